@@ -232,8 +232,9 @@ ExportedStaging acquire_exported(int ordinal, std::size_t bytes, Importers by) {
   }
 }
 
-Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why) {
-  return engine_for(ordinal).peers().import_memory(ordinal, exporter, exported, why);
+Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why,
+                      bool may_wait) {
+  return engine_for(ordinal).peers().import_memory(ordinal, exporter, exported, why, may_wait);
 }
 
 Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported) {
@@ -258,6 +259,23 @@ PeerStatistics peer_statistics() noexcept {
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                   const StreamMark& after, bool within) {
   return current_engine().transfer(ordinal, from, to, begin, end, after, within);
+}
+
+int gpu_to_host(const GpuId& owner) noexcept {
+  const Engine* const engine = process_engine.load(std::memory_order_acquire);
+  return engine != nullptr ? engine->gpu_to_host(owner) : -1;
+}
+
+bool is_pinned(int ordinal, const Side& side, std::int64_t bytes) {
+  return current_engine().is_pinned(ordinal, side, bytes);
+}
+
+bool copies_to_host(int ordinal, const Side& from, const Side& to, std::int64_t bytes) {
+  return current_engine().copies_to_host(ordinal, from, to, bytes);
+}
+
+Transfer copy_to_host(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
+  return current_engine().copy_to_host(ordinal, from, to, begin, end);
 }
 
 Transfer reduce(int ordinal, const Reduction& reduction) {

@@ -6,6 +6,7 @@
 // the caller's current device as it was. Failures are thrown as Error.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -159,7 +160,10 @@ ExportedStaging acquire_exported(int ordinal, std::size_t bytes, Importers by);
 /// isolated from each other); the reason is in *why (which may be null), and further calls for memory of that GPU of
 /// the exporter's fail for a while (back-off). Also empty, for this call alone, while a mapping of memory that was at
 /// these addresses before is still open. Thread-safe.
-Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why);
+/// `may_wait`: false if work of the program in the GPU may wait for what this process does next. Then nothing is
+/// unmapped, which would wait for that work.
+Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why,
+                      bool may_wait = true);
 
 /// The mapping that import_memory() has made before; empty, at once, if there is none.
 Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
@@ -180,6 +184,18 @@ PeerStatistics peer_statistics() noexcept;
 /// Thread-safe.
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                   const StreamMark& after = {}, bool within = false);
+
+/// The GPU that is to copy memory of the GPU with the UUID `owner` to the host: that one if this process has used it,
+/// else another that it has used; negative if there is none. Thread-safe.
+int gpu_to_host(const std::array<unsigned char, 16>& owner) noexcept;
+/// Whether the first `bytes` bytes of `side` lie in pinned host memory of one piece, which GPU `ordinal` may write to.
+/// Thread-safe. Throws Error.
+bool is_pinned(int ordinal, const Side& side, std::int64_t bytes);
+/// Whether copy_to_host() moves that many bytes, and at the speed of the link. It need not be known where `from` lies.
+bool copies_to_host(int ordinal, const Side& from, const Side& to, std::int64_t bytes);
+/// transfer() to pinned host memory by the copy engine alone, so that it does not wait for room on GPU `ordinal`. Empty
+/// if the runtime refuses: then nothing is under way. Thread-safe. Throws Error.
+Transfer copy_to_host(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
 
 /// Plans transfers between memory that GPU `ordinal` reaches, which kernels are to make together, again and again. Null
 /// if some are too long for that, or their layouts are not on the GPU yet. The layouts must live as long as it is used.

@@ -3,6 +3,7 @@
 
 #include <cctype>
 #include <cstring>
+#include <optional>
 
 #include "device/cuda/kernels.hpp"
 #include "device/cuda/make_runtime.hpp"
@@ -227,6 +228,29 @@ void CudaRuntime::host_unregister(int ordinal, void* address) noexcept try {
   check(cudaHostUnregister(address), "cudaHostUnregister");
 } catch (const std::exception&) {
   // The memory stays registered.
+}
+
+/// A piece is known by where it begins: pinned memory need not have a buffer id. If the driver does not tell, it
+/// refuses copies that reach beyond a piece.
+bool CudaRuntime::is_pinned(int ordinal, const void* first, const void* last) {
+  const auto begin_of = [&](const void* address) -> std::optional<CUdeviceptr> {
+    unsigned type = 0, managed = 0;
+    CUdeviceptr begin = 0;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR};
+    void* values[] = {&type, &managed, &begin};
+    const CUresult got = driver_->pointer_get_attributes(3, attributes, values, reinterpret_cast<CUdeviceptr>(address));
+    if (got != CUDA_SUCCESS || type != CU_MEMORYTYPE_HOST || managed != 0) return std::nullopt;
+    return begin;
+  };
+  const std::optional<CUdeviceptr> begin = begin_of(first);
+  if (!begin || begin_of(last) != begin) return false;
+  const Current current(*this, ordinal);  // whose access the driver tells
+  unsigned access = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+  CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+  void* values[] = {&access};
+  return driver_->pointer_get_attributes(1, &attribute, values, reinterpret_cast<CUdeviceptr>(first)) == CUDA_SUCCESS &&
+         access != CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
 }
 
 void* CudaRuntime::device_alloc(int ordinal, std::size_t bytes) {

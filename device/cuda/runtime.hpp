@@ -52,6 +52,7 @@ class CudaRuntime final : public Runtime {
   void mapped_free(int ordinal, void* address) noexcept override;
   bool host_register(int ordinal, void* address, std::size_t bytes) override;
   void host_unregister(int ordinal, void* address) noexcept override;
+  bool is_pinned(int ordinal, const void* first, const void* last) override;
   void* device_alloc(int ordinal, std::size_t bytes) override;
   void device_free(int ordinal, void* address) noexcept override;
   StreamHandle stream_create(int ordinal) override;

@@ -85,7 +85,8 @@ Mapping Peers::find_counted(int ordinal, const Exporter& exporter, const Exporte
   return known;
 }
 
-Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why) {
+Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why,
+                             bool may_wait) {
   {
     const LockGuard lock(mutex_);
     if (Mapping known = find_counted(ordinal, exporter, exported)) return known;
@@ -95,13 +96,15 @@ Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Export
     std::string why{};
   };
   const auto answer = std::make_shared<Answer>();
-  const bool answered = in_time([=, this] { answer->mapping = import_now(ordinal, exporter, exported, answer->why); });
+  const bool answered =
+      in_time([=, this] { answer->mapping = import_now(ordinal, exporter, exported, answer->why, may_wait); });
   if (why) *why = answered ? answer->why : "mapping it has timed out, while operations are enqueued in streams";
   return answered ? std::move(answer->mapping) : Mapping();
 }
 
 /// Work of in_time(). Empty, with the reason, if the memory cannot be mapped.
-Mapping Peers::import_now(int ordinal, const Exporter& exporter, const Exported& exported, std::string& why) {
+Mapping Peers::import_now(int ordinal, const Exporter& exporter, const Exported& exported, std::string& why,
+                          bool may_wait) {
   const LockGuard lock(mutex_);
   const auto refuse = [&](const std::string& reason) {
     why = reason;
@@ -112,10 +115,12 @@ Mapping Peers::import_now(int ordinal, const Exporter& exporter, const Exported&
   if (const auto at = refused_.find(gpus); at != refused_.end() && at->second.stands()) return refuse(at->second.why);
   retire_stale(ordinal, exporter.number, exported);
   retire_freed();
-  retire_too_many(ordinal);
-  close_retired(std::chrono::steady_clock::time_point::max());
+  if (may_wait) {
+    retire_too_many(ordinal);
+    close_retired(std::chrono::steady_clock::time_point::max());
+  }
   // What is held may be let go of at any time, so that it is tried nevertheless.
-  if (has_retired(ordinal, exporter.number, exported, /*page=*/1) && !is_idle(ordinal))
+  if (has_retired(ordinal, exporter.number, exported, /*page=*/1) && !(may_wait && is_idle(ordinal)))
     return refuse("memory that was mapped in its place cannot be unmapped while the GPU works");
   try {
     Import made = open(ordinal, exporter, exported);

@@ -40,7 +40,8 @@ class Peers {
                      Importers by = all_importers, std::uint64_t bytes = 1) {
     return exports_.export_memory(ordinal, gpu, address, exported, by, bytes);
   }
-  Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why);
+  Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why,
+                        bool may_wait = true);
   Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
   /// Unmaps what exporters have freed, as far as nobody holds it and it does not wait for the program's work.
   /// `under_way`: nor for the library's own, unless that goes on for long.
@@ -86,7 +87,7 @@ class Peers {
 
   Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
   Mapping find_counted(int ordinal, const Exporter& exporter, const Exported& exported) REQUIRES(mutex_);
-  Mapping import_now(int ordinal, const Exporter& exporter, const Exported& exported, std::string& why)
+  Mapping import_now(int ordinal, const Exporter& exporter, const Exported& exported, std::string& why, bool may_wait)
       EXCLUDES(mutex_);
   Import open(int ordinal, const Exporter& exporter, const Exported& exported) REQUIRES(mutex_);
   bool is_idle(int ordinal) REQUIRES(mutex_);

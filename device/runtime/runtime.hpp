@@ -98,6 +98,9 @@ class Runtime {
   /// Registers host memory from elsewhere, so that it is like mapped memory. False if the runtime refuses.
   virtual bool host_register(int ordinal, void* address, std::size_t bytes) = 0;
   virtual void host_unregister(int ordinal, void* address) noexcept = 0;
+  /// Whether the host memory from `first` to `last`, both included, is pinned, as one piece as far as the runtime
+  /// tells, and not for GPU `ordinal` only to read.
+  virtual bool is_pinned(int ordinal, const void* first, const void* last) = 0;
   virtual void* device_alloc(int ordinal, std::size_t bytes) = 0;
   virtual void device_free(int ordinal, void* address) noexcept = 0;
   virtual StreamHandle stream_create(int ordinal) = 0;  ///< non-blocking, of the highest priority

@@ -40,6 +40,14 @@ int pinned_register(int device, void* address, std::size_t bytes) {
   return Memory::instance().register_host(address, bytes, device, cudaHostRegisterMapped | cudaHostRegisterPortable);
 }
 
+int is_pinned(const void* first, const void* last) {
+  const Memory* memory = Memory::existing();
+  if (memory == nullptr) return 0;
+  const Lookup begin = memory->find(first), end = memory->find(last);
+  const bool one = begin.kind == Kind::pinned && end.kind == Kind::pinned && begin.begin == end.begin;
+  return one && (begin.flags & cudaHostRegisterReadOnly) == 0 ? 1 : 0;
+}
+
 int allocation_of(const void* address, gpudt_sim_allocation* allocation) {
   const Memory* memory = Memory::existing();
   const Lookup found = memory ? memory->find(address) : Lookup{};
@@ -213,6 +221,7 @@ constexpr gpudt_sim_api_table table = {
     .pinned_free = [](void* address) -> int { return free_pinned(address); },
     .pinned_register = pinned_register,
     .pinned_unregister = [](void* address) -> int { return Memory::instance().unregister_host(address); },
+    .is_pinned = is_pinned,
     .allocation_of = allocation_of,
     .can_access_peer = can_access_peer,
     .ipc_export = ipc_export,

@@ -50,6 +50,8 @@ struct gpudt_sim_api_table {
   int (*pinned_free)(void* address);
   int (*pinned_register)(int device, void* address, size_t bytes);
   int (*pinned_unregister)(void* address);
+  /* Whether the memory from `first` to `last` is pinned, as one piece, and devices may write to it: 1 or 0. */
+  int (*is_pinned)(const void* first, const void* last);
 
   /* Between processes and devices. allocation_of returns 0 for memory that is no device's. Handles have
    * gpudt_sim_handle_bytes bytes. */

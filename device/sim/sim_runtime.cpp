@@ -164,6 +164,7 @@ class SimRuntime final : public Runtime {
     return api_.pinned_register(ordinal, address, bytes) == 0;
   }
   void host_unregister(int, void* address) noexcept override { api_.pinned_unregister(address); }
+  bool is_pinned(int, const void* first, const void* last) override { return api_.is_pinned(first, last) != 0; }
   void* device_alloc(int ordinal, std::size_t bytes) override {
     void* address = nullptr;
     check(api_.device_malloc(ordinal, bytes, &address), "allocating device memory");

@@ -292,7 +292,7 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
 
 /// `give` gives the copies to the stream; false if the runtime refuses one.
 template <class Give>
-bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give) {
+bool Channel::give_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give) {
   learn(state, lesson);
   mark(point::copy_planned);
   try {
@@ -308,22 +308,30 @@ bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, StreamH
   set_flag_behind(state, stream);
   mark(point::copy_launched);
   state.way = Way::copy;
-  launched(state);
+  state.finished = false;
   return true;
 }
 
 bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson) {
-  return start_copies(state, copy_plan, lesson, stream_);
+  if (!give_copies(state, copy_plan, lesson, stream_)) return false;
+  launched(state);
+  return true;
 }
 
 bool Channel::start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) {
   on_second_ = !idle() && !on_second_ && make_second_stream(std::chrono::milliseconds(0));
-  return start_copies(state, copy_plan, {}, on_second_ ? second_stream_.load() : stream_);
+  if (!give_copies(state, copy_plan, {}, on_second_ ? second_stream_.load() : stream_)) return false;
+  launched(state);
+  return true;
 }
 
-bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson,
-                           StreamHandle stream) {
-  return start_copies(state, lesson, stream, [&]() REQUIRES(queue_mutex) {
+bool Channel::start_aside(Transfer::State& state, const CopyPlan& copy_plan) {
+  return make_second_stream(std::chrono::milliseconds(0)) && give_copies(state, copy_plan, {}, second_stream_);
+}
+
+bool Channel::give_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson,
+                          StreamHandle stream) {
+  return give_copies(state, lesson, stream, [&]() REQUIRES(queue_mutex) {
     for (std::int64_t call = 0; call < copy_plan.calls(); ++call)
       if (!runtime_->copy_box_async(ordinal_, copy_plan[call], stream)) {
         if (call > 0) drain(stream);  // those before it are queued
@@ -336,7 +344,7 @@ bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, co
 }
 
 bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) {
-  return start_copies(state, lesson, stream_, [&]() REQUIRES(queue_mutex) {
+  const bool given = give_copies(state, lesson, stream_, [&]() REQUIRES(queue_mutex) {
     for (std::int64_t first = 0, last = 0; first < runs.calls(); first = last) {
       last = std::min(first + (looks_left_ > 0 ? runs_between_looks : CopyPlan::most_together), runs.calls());
       std::array<CopyBox, CopyPlan::most_together> boxes;
@@ -350,6 +358,8 @@ bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Les
     }
     return true;
   });
+  if (given) launched(state);
+  return given;
 }
 
 void Channel::drain(StreamHandle stream) noexcept {

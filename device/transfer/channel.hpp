@@ -55,6 +55,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// start_copies() for copies from other GPUs. They alternate between two streams, so that the link does not idle
   /// between two transfers.
   bool start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) REQUIRES(queue_mutex);
+  /// start_copies() beside the channel's other work, which neither waits for the copies nor is judged by them.
+  bool start_aside(Transfer::State& state, const CopyPlan& copy_plan) REQUIRES(queue_mutex);
   /// start_copies() for runs, which Runtime::copy_runs_async() takes several at a time.
   bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) REQUIRES(queue_mutex);
 
@@ -123,9 +125,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   template <class Give>
-  bool start_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give)
+  bool give_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give)
       REQUIRES(queue_mutex);
-  bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson, StreamHandle stream)
+  bool give_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson, StreamHandle stream)
       REQUIRES(queue_mutex);
   void do_not_count(Transfer::State& state);
   void learn(Transfer::State& state, const Lesson& lesson);
@@ -154,7 +156,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   const std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
   EventHandle uploaded_ = nullptr;  ///< recorded after the latest start_copy()
-  /// Created by the first start_peer_copies() that finds the first stream at work.
+  /// Created by the first start_peer_copies() that finds the first stream at work, or the first start_aside().
   std::atomic<StreamHandle> second_stream_{nullptr};
   bool on_second_ GUARDED_BY(queue_mutex) = false;  ///< where the latest peer copies went
   /// The flag value that shows the end of a launch. Flags are never freed before the channel is closed.

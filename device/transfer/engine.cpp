@@ -297,20 +297,16 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
   Gpu& here = gpu(ordinal);
   // Transfers from peers share the channel of unpacks, whichever side is the packed one.
   Channel& channel = here.channel(within ? Direction::pack : Direction::unpack);
-  const auto place_of = [begin](const Side& side, const datatype::Shape& shape) {
-    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(side.user) +
-                                   static_cast<std::uintptr_t>(shape.offset + begin));
-  };
   using datatype::ShapeKind;
   if (from_shape.kind == ShapeKind::contiguous)
     return this->begin(here, channel,
-                       Packing{Direction::unpack, to.layout, to_shape, to.user, begin, end, place_of(from, from_shape),
-                               MemoryKind::device, !within},
+                       Packing{Direction::unpack, to.layout, to_shape, to.user, begin, end,
+                               place_of(from, from_shape, begin), MemoryKind::device, !within},
                        after);
   if (begin != 0) throw Error(Failure::runtime, "a transfer of the later part of a message that is not packed");
   if (to_shape.kind == ShapeKind::contiguous)
     return this->begin(here, channel,
-                       Packing{Direction::pack, from.layout, from_shape, from.user, 0, end, place_of(to, to_shape),
+                       Packing{Direction::pack, from.layout, from_shape, from.user, 0, end, place_of(to, to_shape, 0),
                                MemoryKind::device, !within},
                        after);
   return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end, within}, after);

@@ -71,6 +71,11 @@ class Engine {
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                     const StreamMark& after = {}, bool within = false);
+  // to_host.cpp
+  int gpu_to_host(const GpuId& owner) const;
+  bool is_pinned(int ordinal, const Side& side, std::int64_t bytes) const;
+  bool copies_to_host(int ordinal, const Side& from, const Side& to, std::int64_t bytes);
+  Transfer copy_to_host(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
   Transfer reduce(int ordinal, const Reduction& reduction);
   Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);
   std::shared_ptr<PreparedTransfers> prepare(int ordinal, std::span<const SidePair> transfers);

@@ -44,6 +44,11 @@ inline bool is_host(MemoryKind kind) {
 inline std::uintptr_t first_of(const datatype::Span& span, const void* user) {
   return reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(span.begin);
 }
+/// The address of byte `position` of a contiguous side.
+inline void* place_of(const Side& side, const datatype::Shape& shape, std::int64_t position) {
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(side.user) +
+                                 static_cast<std::uintptr_t>(shape.offset + position));
+}
 inline bool kernels_reach(const Packing& packing) {
   return packing.packed_kind != MemoryKind::host;
 }

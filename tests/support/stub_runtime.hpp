@@ -22,6 +22,7 @@ class StubRuntime : public device::Runtime {
   void mapped_free(int, void*) noexcept override {}
   bool host_register(int, void*, std::size_t) override { return false; }
   void host_unregister(int, void*) noexcept override {}
+  bool is_pinned(int, const void*, const void*) override { return false; }
   void* device_alloc(int, std::size_t) override { return unexpected(); }
   void device_free(int, void*) noexcept override {}
   device::StreamHandle stream_create(int) override { return unexpected(); }

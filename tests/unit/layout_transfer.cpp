@@ -33,7 +33,10 @@ int other_gpu() {
 
 /// What stays from check to check.
 struct Bench {
-  Memory from{Place::device, other_gpu()}, to{Place::device, here};
+  explicit Bench(Place place = Place::device) : to_host(place == Place::mapped), to(place, here) {}
+  const bool to_host;  ///< by device::copy_to_host()
+  Memory from{Place::device, other_gpu()}, to;
+  int copied = 0;  ///< transfers to the host so far
 };
 
 /// What GPU `here` knows this process's memory by, which it is made to reach.
@@ -77,10 +80,16 @@ void check_bytes(Bench& bench, Random& random, const Message& from, const Messag
   char* const from_user = reach(bench.from.reserve(0)) + from_lead;
   const device::Side source = {from.layout, from.count, from_user};
   const device::Side target = {to.layout, to.count, bench.to.reserve(0) + to_lead};
+  if (bench.to_host && !device::copies_to_host(here, source, target, bytes)) return;
+  bench.copied += bench.to_host ? 1 : 0;
+  const auto transfer = [&](std::int64_t begin, std::int64_t end) {
+    return bench.to_host && begin < end ? device::copy_to_host(here, source, target, begin, end)
+                                        : device::transfer(here, source, target, begin, end);
+  };
   const bool packed = from.layout->shape(from.count).kind == datatype::ShapeKind::contiguous;
   const std::int64_t middle = packed ? random(0, bytes) : 0;
-  device::Transfer second = device::transfer(here, source, target, middle, bytes);
-  device::transfer(here, source, target, 0, middle).wait();
+  device::Transfer second = transfer(middle, bytes);
+  transfer(0, middle).wait();
   second.wait();
 
   const Bytes sent = pack(from_image.data() + from_lead, from);
@@ -141,6 +150,34 @@ TEST_CASE("random datatypes from layout to layout", "[kernel][device]") {
     check_pair(bench, random, message_of(to.handle(), *again, again_count),
                message_of(to.handle(), *to_layout, to_count), 2);
   }
+}
+
+TEST_CASE("contiguous data and rows to pinned memory", "[device]") {
+  const Device device(GENERATE(device::Way::automatic, device::Way::kernel));
+  if (!device.there()) return;
+  Bench bench(Place::mapped);
+  Random random(7);
+  const auto is_copied = [&](const Typed& from, const Typed& to) {
+    const int before = bench.copied;
+    check_types(bench, random, from, to, 1, 1);
+    return bench.copied > before;
+  };
+  const Typed planes(hvector(20, 1, 40000, hvector(10, 100, 103, MPI_BYTE)));
+  const Typed list(indexed({100, 200, 300}, {0, 150, 500}, MPI_BYTE));
+  for (const int run : {80, 100, 777, 5000}) {
+    const Typed rows(hvector(40000 / run, run, run + 1 + run % 9, MPI_BYTE));
+    const Typed others(hvector(40000 / run, run, run + 64, MPI_BYTE));
+    const Typed bytes(contiguous(40000 / run * run, MPI_BYTE));
+    CHECK(is_copied(rows, others));
+    CHECK(is_copied(rows, bytes));
+    CHECK(is_copied(bytes, rows));
+    CHECK(is_copied(bytes, bytes));
+    CHECK_FALSE(is_copied(planes, bytes));
+    CHECK_FALSE(is_copied(bytes, planes));
+    CHECK_FALSE(is_copied(list, bytes));
+  }
+  const Typed shorter(hvector(1000, 40, 48, MPI_BYTE));
+  CHECK_FALSE(is_copied(shorter, Typed(contiguous(40000, MPI_BYTE))));
 }
 
 TEST_CASE("faces from layout to layout", "[kernel][device]") {

@@ -119,6 +119,13 @@ TEST_CASE("peers: nothing is closed while the program's work is under way, which
   }
   CHECK(pair.ours.open.size() == 81);
   pair.ours.busy = false;
+  pair.theirs.allocate(400 * page, page);
+  const auto map_without_waiting = [&](std::uint64_t address) {
+    return bool{pair.importer.import_memory(0, 5, pair.exported(address), &why, /*may_wait=*/false)};
+  };
+  CHECK_FALSE(map_without_waiting(page));
+  CHECK(map_without_waiting(400 * page));
+  CHECK(pair.ours.open.size() == 82);
   static_cast<void>(pair.map(pair.exported(page)));
   CHECK(pair.ours.open.size() == 65);  // one of them is held, and out of date
   CHECK(pair.ours.wrong == 0);
