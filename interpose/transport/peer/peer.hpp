@@ -15,10 +15,11 @@
 // It fetches what it receives, and writes what it sends directly into the receiver's memory when the receiver asks for
 // that.
 //
-// A receiver that cannot reach the sender's memory, or receives into host memory, gets the data through the sender's
-// segment instead (transport/internode/fragments.hpp). A short message that nobody receives for a while moves there,
-// too, so that its send can end. Where processes share no memory, long messages are offered, and come in fragments, by
-// messages (transport/internode/control_messages.hpp).
+// Contiguous data and rows go into pinned host memory by the copy engine of one of the receiver's GPUs. A receiver that
+// cannot reach the sender's memory, or receives into other host memory, gets the data through the sender's segment
+// instead (transport/internode/fragments.hpp). A short message that nobody receives for a while moves there, too, so
+// that its send can end. Where processes share no memory, long messages are offered, and come in fragments, by messages
+// (transport/internode/control_messages.hpp).
 #pragma once
 
 #include <mpi.h>
@@ -252,8 +253,11 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   friend Recognise recognise_offer;
   static std::unique_ptr<RendezvousReceiver> recognise_short(const void* data, std::int64_t bytes, std::int64_t there);
   bool claim();
+  bool may_fetch() const;
   bool fetch(const DeviceBuffer& into);
+  bool fetch_to_host();
   bool fetch_from_memory();
+  bool fetch_mapped();
   bool fetch_what_is_ready();
   bool all_come();
   bool ask();
@@ -262,6 +266,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   void take_back();
   Went went_in_fragments() const;
   void want();
+  void want_on_host();
   bool collect();
   void take_buffered();
   void release();
@@ -277,6 +282,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   bool released_ = false;
   DeviceBuffer into_;                      ///< receive buffer in device memory
   datatype::LayoutRef layout_;             ///< of one in host memory
+  int gpu_ = -1;                           ///< which fetches the data
   std::int64_t wanted_ = 0, fetched_ = 0;  ///< bytes
   MappedBuffer senders_;                   ///< if the data are fetched
   peer::PublishedRef published_;           ///< the layout of into_, if it is long and the sender has been asked

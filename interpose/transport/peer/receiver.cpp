@@ -1,5 +1,6 @@
 // The receiver's end of peer transfers: fetches offered messages, or asks their senders for them.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -21,6 +22,9 @@ namespace {
 
 /// How long to wait for a sender that has been asked to write to this process's memory: it may be away from MPI.
 constexpr std::chrono::microseconds answer_timeout{100};
+/// The shortest message that is copied into pinned host memory: shorter ones are faster staged, as they mostly are
+/// after a refusal (abstains()).
+constexpr std::int64_t least_to_host = least_through_segment;
 
 /// The image of a process that offers messages by control message, or null.
 Segment* known_segment(int rank) {
@@ -121,6 +125,7 @@ void RendezvousReceiver::want() {
 
 void RendezvousReceiver::start(const DeviceBuffer& into) {
   into_ = into;
+  gpu_ = into.ordinal;
   wanted_ = std::min(descriptor_.bytes, into.bytes());
   target_ = {&into.info->layout(), into.count,          into.buffer,     wanted_,
              into.ordinal,         into.staging_kind(), into.is_direct()};
@@ -131,18 +136,26 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
   layout_ = layout;
   wanted_ = std::min(descriptor_.bytes, count * layout->size());
   target_ = {layout.get(), count, user, wanted_};
-  if (!claim()) return;
+  if (claim() && !fetch_to_host()) want_on_host();
+}
+
+void RendezvousReceiver::want_on_host() {
   if (!remote_) report_fallback(Fallback::host_receive);
   descriptor_.found.store(found_on_host, std::memory_order_relaxed);
   want();
 }
 
+/// Whether messages of this length from this process are to be fetched.
+bool RendezvousReceiver::may_fetch() const {
+  const Route route{
+      .receiver = remote_ ? Receiver::remote : Receiver::sharing, .expects_short = true, .forced = world->forced};
+  return choose({.bytes = descriptor_.bytes}, route) == Protocol::peer;
+}
+
 /// Starts to move the data by a kernel of this process, or of the sender where both use one GPU (ask()). False if they
 /// are to come in fragments (want()), by GPUDT_PROTOCOL or because the GPU does not reach the memory.
 bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
-  const Route route{
-      .receiver = remote_ ? Receiver::remote : Receiver::sharing, .expects_short = true, .forced = world->forced};
-  if (choose({.bytes = descriptor_.bytes}, route) != Protocol::peer) return false;
+  if (!may_fetch()) return false;
   if (!remote_ && descriptor_.from.memory.size == 0) {
     descriptor_.found.store(found_on_gpu, std::memory_order_relaxed);
     return false;
@@ -156,15 +169,37 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   return fetch_from_memory();
 }
 
+/// Starts to copy the data into pinned host memory by the copy engine of a GPU of this process, which need not be idle.
+/// False if they are to come in fragments.
+bool RendezvousReceiver::fetch_to_host() try {
+  const RemoteBuffer& from = descriptor_.from;
+  if (wanted_ < least_to_host || from.memory.size == 0 || !may_fetch()) return false;
+  gpu_ = device::gpu_to_host(std::to_array(from.memory.gpu));
+  const device::Side to = {target_.layout, target_.count, target_.user};
+  if (gpu_ < 0 || !device::is_pinned(gpu_, to, wanted_)) return false;
+  if (!learn_layout(segment_, descriptor_, from, senders_)) lost("the sender's layout is damaged");
+  return device::copies_to_host(gpu_, senders_.side(), to, wanted_) &&
+         map_for_host(gpu_, segment_, from, descriptor_.bytes, senders_) && fetch_mapped();
+} catch (const device::Error& error) {
+  if (tracing()) log_trace(std::string("no GPU copies to the host: ") + error.what());
+  senders_ = {};
+  return false;
+}
+
 bool RendezvousReceiver::fetch_from_memory() {
   if (!learn_layout(segment_, descriptor_, descriptor_.from, senders_)) lost("the sender's layout is damaged");
-  if (!map_memory(into_.ordinal, segment_, descriptor_.from, senders_)) return false;
-  if (!device::prepare_beside_streams(into_.ordinal, *senders_.layout)) return false;
+  return map_memory(gpu_, segment_, descriptor_.from, senders_) &&
+         device::prepare_beside_streams(gpu_, *senders_.layout) && fetch_mapped();
+}
+
+/// Starts to fetch from the sender's memory, which is mapped.
+bool RendezvousReceiver::fetch_mapped() {
   mark(point::mapped);
   source_ = Source::memory;
   report_went(into_.reported, {protocol_name(Protocol::peer)});
   if (tracing())
-    log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into_.ordinal));
+    log_trace("peer transfer of " + std::to_string(wanted_) + " B " +
+              (target_.ordinal < 0 ? "to the host by GPU " : "to GPU ") + std::to_string(gpu_));
   fetch_what_is_ready();
   return true;
 }
@@ -219,9 +254,16 @@ bool RendezvousReceiver::fetch_what_is_ready() {
   if (ready < 0) lost("the sender has given a message up");
   const std::int64_t end = std::min(ready, wanted_);
   if (fetched_ < end) {
-    const device::Side to = {&into_.info->layout(), into_.count, into_.buffer};
+    const device::Side to = {target_.layout, target_.count, target_.user};
     mark(point::fetching);
-    transfers_.push_back(device::transfer(into_.ordinal, senders_.side(), to, fetched_, end));
+    transfers_.push_back(target_.ordinal < 0 ? device::copy_to_host(gpu_, senders_.side(), to, fetched_, end)
+                                             : device::transfer(gpu_, senders_.side(), to, fetched_, end));
+    if (!transfers_.back()) {  // the runtime refuses to copy to the host
+      transfers_.clear();
+      senders_ = {};
+      want_on_host();
+      return false;
+    }
     fetched_ = end;
   }
   return fetched_ == wanted_;

@@ -14,8 +14,6 @@
 namespace gpudt::interpose::peer {
 namespace {
 
-/// Messages of at least this many bytes are always offered: if they cannot be fetched, the segment is the fastest way.
-constexpr std::int64_t least_through_segment = 32 << 10;
 /// Number of descriptors, with the lowest indices, that messages within the node leave free.
 constexpr int kept_for_remote = 32;
 /// Number of abandoned descriptors that are checked for each message.
@@ -138,9 +136,9 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
 Refusals& PeerProcess::refusals_of(const Traffic& traffic) {
   if (!refusals) refusals = std::make_unique<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>>();
   // Short messages have a back-off of their own: a late receiver counts as a refusal of these, since staging would have
-  // been faster.
-  return (*refusals)[backoffs_of_tag * (static_cast<std::size_t>(traffic.tag) % backoffs_by_tag) +
-                     (has_short_length(traffic.bytes) ? 1 : 0)];
+  // been faster. So have long ones, which alone are copied into pinned host memory.
+  const std::size_t by_length = has_short_length(traffic.bytes) ? 1 : traffic.bytes >= least_through_segment ? 2 : 0;
+  return (*refusals)[backoffs_of_tag * (static_cast<std::size_t>(traffic.tag) % backoffs_by_tag) + by_length];
 }
 
 void note_taken(int rank) {
@@ -285,10 +283,11 @@ bool take(device::Mapping mapping, const RemoteBuffer& place, MappedBuffer& oper
 
 }  // namespace
 
-bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand) {
+bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand, bool may_wait) {
   std::string why;
-  if (take(device::import_memory(ordinal, exporter_of(other), place.memory, &why), place, operand)) return true;
-  report_not_mapped(why);
+  if (take(device::import_memory(ordinal, exporter_of(other), place.memory, &why, may_wait), place, operand))
+    return true;
+  if (may_wait) report_not_mapped(why);
   if (tracing()) log_trace("no peer transfer: " + why);
   return false;
 }
@@ -303,13 +302,33 @@ bool may_open() {
   return SteadyClock::now() >= world->next_opening;
 }
 
-bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand) {
+bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand, bool may_wait) {
   const auto began = SteadyClock::now();
-  const bool mapped = map_memory(ordinal, other, place, operand);
+  const bool mapped = map_memory(ordinal, other, place, operand, may_wait);
   const auto now = SteadyClock::now();
   const LockGuard lock(world->mutex);
   world->next_opening = now + opening_pause * (now - began);
   return mapped;
+}
+
+namespace {
+
+/// Counts a message. Whether earlier ones have brought enough from the same memory: much, or while memory may be
+/// opened.
+bool pays_to_map(int rank, const device::Exported& memory, std::int64_t bytes) {
+  const LockGuard lock(world->mutex);
+  BroughtToHost& brought = world->brought[(memory.buffer_id + static_cast<std::uint64_t>(rank)) % brought_to_host];
+  if (brought.rank != rank || brought.allocation != memory.buffer_id) brought = {rank, memory.buffer_id};
+  const std::int64_t before = std::exchange(brought.bytes, brought.bytes + bytes);
+  return before >= much_before_mapping || (before >= least_before_mapping && SteadyClock::now() >= world->next_opening);
+}
+
+}  // namespace
+
+bool map_for_host(int ordinal, const Segment& other, const RemoteBuffer& place, std::int64_t bytes,
+                  MappedBuffer& operand) {
+  if (map_known(ordinal, other, place, operand)) return true;
+  return pays_to_map(other->rank, place.memory, bytes) && map_asked(ordinal, other, place, operand, /*may_wait=*/false);
 }
 
 // --- descriptors -----------------------------------------------------------------------------------------------------

@@ -35,7 +35,14 @@ inline constexpr unsigned polls_between_life_checks = 16;
 /// Of two processes on one GPU only one launches kernels for shorter messages than this: kernels of both would wait for
 /// time slices of a tenth of a millisecond and more.
 inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
-/// After opening a receiver's memory, wait this many times as long as it took before opening another.
+/// Messages of at least this many bytes are always offered: if they cannot be fetched, the segment is the fastest way.
+inline constexpr std::int64_t least_through_segment = 32 << 10;
+/// Number of bytes that must have gone from an allocation into pinned host memory before it is mapped for that: mapping
+/// takes as long as bringing megabytes otherwise, and delays what cudaFree gives back.
+inline constexpr std::int64_t least_before_mapping = 256 << 10;
+/// The same where opening_pause is not over: bringing these has taken as long as mapping.
+inline constexpr std::int64_t much_before_mapping = 32 << 20;
+/// After opening memory where there is another way, wait this many times as long as it took before opening more.
 inline constexpr int opening_pause = 20;
 /// How long a probe waits for the control message that precedes an RTS. Messages that only look like an RTS cost the
 /// full wait, so senders with earlier false positives get the short timeout.
@@ -67,11 +74,19 @@ struct PeerProcess {
   bool packs_next = false;       ///< the next message is packed for its GPU: the last one was not, in vain
   bool shares_gpu = false;       ///< it uses a GPU of this process, as its messages have shown
   Backoff<1, 1 << 20> opening;   ///< attempts to open the segment, which may not exist yet, or ever
-  static constexpr std::size_t backoffs_of_tag = 2;
+  static constexpr std::size_t backoffs_of_tag = 3;
   std::unique_ptr<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>> refusals;  ///< made when first needed
   Refusals& refusals_of(const Traffic& traffic);
   std::unique_ptr<PlainSent> plain;  ///< made when first needed
 };
+
+/// An allocation of another process whose data have gone into pinned host memory.
+struct BroughtToHost {
+  int rank = -1;
+  std::uint64_t allocation = 0;
+  std::int64_t bytes = 0;  ///< so far
+};
+inline constexpr std::size_t brought_to_host = 64;
 
 /// A descriptor whose send has ended before the receiver was done.
 struct AbandonedDescriptor {
@@ -128,7 +143,8 @@ struct World {
   std::uint64_t offers GUARDED_BY(mutex) = 0;    ///< so far
   Layouts layouts GUARDED_BY(mutex);
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
-  SteadyClock::time_point next_opening GUARDED_BY(mutex);  ///< when memory of a receiver may be opened (may_open())
+  SteadyClock::time_point next_opening GUARDED_BY(mutex);  ///< when memory may be opened (may_open())
+  std::array<BroughtToHost, brought_to_host> brought GUARDED_BY(mutex);  ///< each in the place that its numbers give
 };
 
 extern World* world;  ///< null before peer_start(). Never freed: messages in transit at MPI_Finalize may need it
@@ -196,14 +212,20 @@ device::Exporter exporter_of(const Segment& segment);
 /// damaged or has been replaced.
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place, MappedBuffer& operand);
 /// Maps the memory that the process has described. False if GPU `ordinal` does not reach it; the trace has the reason.
-bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
+/// `may_wait` as for device::import_memory().
+bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand,
+                bool may_wait = true);
 /// map_memory() with an existing mapping; false if there is none.
 bool map_known(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
-/// Whether map_asked() may open memory of a receiver now. That takes milliseconds in which this process does nothing
+/// Whether map_asked() may open memory now. That takes milliseconds in which this process does nothing
 /// else, so that only a fraction of the time is spent on it.
 bool may_open();
-/// map_memory() for memory of a receiver that is not mapped yet.
-bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
+/// map_memory() for memory that is not mapped yet, where there is another way.
+bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand,
+               bool may_wait = true);
+/// map_memory() for a message of `bytes` bytes into pinned host memory. False also until mapping pays.
+bool map_for_host(int ordinal, const Segment& other, const RemoteBuffer& place, std::int64_t bytes,
+                  MappedBuffer& operand);
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
 
