@@ -145,8 +145,9 @@ END
 own_tests() {
   say "$program: own tests"
   (cd "$work/build" && timeout --kill-after=10 "${seconds:-900}" ctest -j 1 --timeout 120 "$@") >>"$log" 2>&1 || true
-  tests=$(sed -n 's/^[0-9]*% tests passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$log" | tail -n 1 |
-    awk '{ print $2 - $1 "/" $2 }')
+  # CTest 4 leaves the number of failed tests out where it is 0.
+  tests=$(sed -nE 's/^[0-9]+% tests passed(, ([0-9]+) tests? failed)? out of ([0-9]+)$/\3 \2/p' "$log" | tail -n 1 |
+    awk '{ print $1 - $2 "/" $1 }')
   tests=${tests:-no result}
 }
 
@@ -167,7 +168,8 @@ row() {
 
 # compare LABEL UNIT FUNCTION ARGUMENTS...: `FUNCTION before ARGUMENTS...` and `FUNCTION after ...` in turns, each of
 # which runs the program, checks its result and prints a number, or `-` where there is no such way. Prints the row with
-# the medians; without own tests the runs with gpudt whose result was right count.
+# the medians, and how many times as fast it is with gpudt; without own tests the runs with gpudt whose result was right
+# count.
 compare() {
   local label=$1 unit=$2 way value ratio=- right=0
   local -A values=() failed=() medians=() shown=()
@@ -193,7 +195,8 @@ compare() {
     fi
   done
   if [ ${#medians[@]} -eq 2 ]; then
-    ratio=$(awk -v a="${medians[before]}" -v b="${medians[after]}" 'BEGIN { if (b > 0) printf "%.2f", a / b }')
+    ratio=$(awk -v a="${medians[before]}" -v b="${medians[after]}" -v unit="$unit" \
+      'BEGIN { if (a > 0 && b > 0) printf "%.2f", unit ~ /\/s$/ ? b / a : a / b }')
   fi
   row "$label" "${shown[before]}" "${shown[after]}" "$ratio" "${tests:-$right/$runs}"
 }

@@ -54,7 +54,7 @@ bench() {
 for size in 8 1048576; do
   compare "osu_latency $size B" us bench osu_latency $size
 done
-compare 'osu_bw 4194304 B (more is better)' MB/s bench osu_bw 4194304
+compare 'osu_bw 4194304 B' MB/s bench osu_bw 4194304
 for size in 8 16777216; do
   compare "osu_allreduce $size B" us bench osu_allreduce $size
 done

@@ -37,7 +37,8 @@ END
 say 'SpFFT: own tests'
 chosen='*'
 [ "${PROGRAMS_SHORT:-0}" = 0 ] || chosen='*Transpose*:*BufferedGPUSize11x12x13:*BufferedGPUSize100x100x100'
-output=$(seconds=900 mpi after "$here/own_gpu.sh" "$work/direct-ON/tests/run_mpi_tests" "--gtest_filter=$chosen-*Unbuffered*") || true
+output=$(seconds=900 mpi after "$here/own_gpu.sh" "$work/direct-ON/tests/run_mpi_tests" --gtest_color=no \
+  "--gtest_filter=$chosen-*Unbuffered*") || true
 tests=$(awk '/^\[=+\] Running/ { all = $3 } /^\[  PASSED  \]/ { passed = $4 } END { print all ? passed + 0 "/" all : "no result" }' \
   <<<"$output")
 compare 'SpFFT 256^3, buffered' ms transform
