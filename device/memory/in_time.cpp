@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -65,7 +66,7 @@ Helper& helper() {
 }
 
 /// Who has little time does not wait for what has timed out: probably the program is waiting in a launch.
-bool Helper::run(std::function<void()> work, std::chrono::milliseconds time) {
+bool Helper::run(std::function<void()> work, std::chrono::milliseconds time) try {
   const auto deadline = SteadyClock::now() + time;
   const auto job = std::make_shared<Job>(Job{std::move(work)});
   UniqueLock lock(mutex_);
@@ -86,6 +87,8 @@ bool Helper::run(std::function<void()> work, std::chrono::milliseconds time) {
     }
   if (job->failure) std::rethrow_exception(job->failure);
   return true;
+} catch (const std::system_error&) {
+  return false;  // there can be no thread
 }
 
 void Helper::serve() {

@@ -13,7 +13,7 @@
 namespace gpudt::device {
 namespace {
 
-/// The number of mappings kept, unless more of them are in use.
+/// The number of mappings kept, unless more of them are in use, or receives into host memory have made them.
 constexpr std::size_t most_imports = 64;
 /// After what could not be closed, it is tried again so much later.
 constexpr std::chrono::microseconds closing_pause{100};

@@ -119,12 +119,18 @@ bool Channel::make_second_stream(std::chrono::milliseconds time) {
 }
 
 StateOwner Channel::take() {
+  StateOwner state = take_within(long_time);
+  if (!state)
+    throw Error(Failure::out_of_memory,
+                "no memory for more transfers can be had in time while operations are enqueued in streams");
+  return state;
+}
+
+StateOwner Channel::take_within(std::chrono::milliseconds time) {
   const LockGuard lock(mutex_);
   while (!idle_) {
     const Unlocked unlocked(mutex_);
-    if (!in_time([self = shared_from_this()] { self->grow(); }, long_time))
-      throw Error(Failure::out_of_memory,
-                  "no memory for more transfers can be had in time while operations are enqueued in streams");
+    if (!in_time([self = shared_from_this()] { self->grow(); }, time)) return nullptr;
   }
   Transfer::State* const state = idle_;
   idle_ = state->next_idle;

@@ -1,4 +1,4 @@
-// One GPU's stream of one direction, a second stream for probes, and the states of the transfers on them.
+// One GPU's stream of one direction, a second stream, and the states of the transfers on them.
 #pragma once
 
 #include <atomic>
@@ -33,6 +33,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void prepare() EXCLUDES(queue_mutex);
   /// Lends a state to a new transfer. The number of states is limited only by memory.
   StateOwner take();
+  /// Null if one cannot be had in `time` (in_time()).
+  StateOwner take_within(std::chrono::milliseconds time);
   void put(Transfer::State* state) noexcept;
 
   void start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
@@ -55,7 +57,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// start_copies() for copies from other GPUs. They alternate between two streams, so that the link does not idle
   /// between two transfers.
   bool start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) REQUIRES(queue_mutex);
-  /// start_copies() beside the channel's other work, which neither waits for the copies nor is judged by them.
+  /// start_copies() beside the channel's other work, which neither waits for the copies nor is judged by them. False
+  /// also if there is no second stream, and none can be made without waiting for launches.
   bool start_aside(Transfer::State& state, const CopyPlan& copy_plan) REQUIRES(queue_mutex);
   /// start_copies() for runs, which Runtime::copy_runs_async() takes several at a time.
   bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) REQUIRES(queue_mutex);

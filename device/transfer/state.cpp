@@ -88,6 +88,10 @@ bool Transfer::State::done() {
   return finished;
 }
 
+bool Transfer::State::landed() const {
+  return channel->closed() || std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
+}
+
 void Transfer::State::poll() {
   finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
   if (finished) {

@@ -65,6 +65,8 @@ struct Transfer::State {
   Clock::time_point started, unfinished;  ///< unfinished: time of the latest poll before its end
 
   bool done();
+  /// done() for a copy that nothing is learnt from, without a look for errors: queue_mutex may be locked.
+  bool landed() const;
   void wait();
   void fail(const std::exception& why);
   void poll();

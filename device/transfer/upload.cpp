@@ -18,7 +18,7 @@ datatype::Program Upload::program(Engine& engine, Channel& channel, const dataty
   const LockGuard lock(mutex_);
   if (generation_ != channel.generation()) make(engine, channel, layout, time);
   if (copying_) {
-    if (copying_->done()) {
+    if (copying_->landed()) {
       copying_.reset();
       source_ = {};
     } else if (channel_ != &channel) {
