@@ -107,6 +107,7 @@ void peer_start(ForcedProtocol forced, int world_rank, bool unmap_freed) {
   made->job = job;
   made->rank = world_rank;
   made->forced = forced;
+  made->unmaps_freed = unmap_freed;
   int level = MPI_THREAD_SINGLE;
   PMPI_Query_thread(&level);
   peer_threading.store(level == MPI_THREAD_MULTIPLE);

@@ -170,7 +170,7 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
 }
 
 /// Starts to copy the data into pinned host memory by the copy engine of a GPU of this process, which need not be idle.
-/// False if they are to come in fragments.
+/// False if they are to come in fragments, unless that has been arranged.
 bool RendezvousReceiver::fetch_to_host() try {
   const RemoteBuffer& from = descriptor_.from;
   if (wanted_ < least_to_host || from.memory.size == 0 || !may_fetch()) return false;
@@ -181,9 +181,8 @@ bool RendezvousReceiver::fetch_to_host() try {
   return device::copies_to_host(gpu_, senders_.side(), to, wanted_) &&
          map_for_host(gpu_, segment_, from, descriptor_.bytes, senders_) && fetch_mapped();
 } catch (const device::Error& error) {
-  if (tracing()) log_trace(std::string("no GPU copies to the host: ") + error.what());
-  senders_ = {};
-  return false;
+  come_through_segment(error);
+  return true;
 }
 
 bool RendezvousReceiver::fetch_from_memory() {
@@ -199,7 +198,7 @@ bool RendezvousReceiver::fetch_mapped() {
   report_went(into_.reported, {protocol_name(Protocol::peer)});
   if (tracing())
     log_trace("peer transfer of " + std::to_string(wanted_) + " B " +
-              (target_.ordinal < 0 ? "to the host by GPU " : "to GPU ") + std::to_string(gpu_));
+              (is_on_host() ? "to the host by GPU " : "to GPU ") + std::to_string(gpu_));
   fetch_what_is_ready();
   return true;
 }
@@ -247,6 +246,23 @@ void RendezvousReceiver::take_back() {
   while (descriptor_.state.load() == State::putting && !segment_.orphaned()) std::this_thread::yield();
 }
 
+/// Throws device::Error, also if the runtime refuses to copy to the host.
+device::Transfer RendezvousReceiver::fetch_up_to(std::int64_t end) {
+  const device::Side to = {target_.layout, target_.count, target_.user};
+  if (!is_on_host()) return device::transfer(gpu_, senders_.side(), to, fetched_, end);
+  device::Transfer copy = device::copy_to_host(gpu_, senders_.side(), to, fetched_, end);
+  if (!copy) throw device::Error(device::Failure::runtime, "the copy engine cannot be had");
+  return copy;
+}
+
+/// What the copy engine has failed to copy to the host comes in fragments.
+void RendezvousReceiver::come_through_segment(const device::Error& why) {
+  if (tracing()) log_trace(std::string("no GPU copies to the host: ") + why.what());
+  transfers_.clear();
+  senders_ = {};
+  want_on_host();
+}
+
 /// Starts to fetch what is ready. True if no more is to be started.
 bool RendezvousReceiver::fetch_what_is_ready() {
   if (fetched_ == wanted_) return true;
@@ -254,16 +270,8 @@ bool RendezvousReceiver::fetch_what_is_ready() {
   if (ready < 0) lost("the sender has given a message up");
   const std::int64_t end = std::min(ready, wanted_);
   if (fetched_ < end) {
-    const device::Side to = {target_.layout, target_.count, target_.user};
     mark(point::fetching);
-    transfers_.push_back(target_.ordinal < 0 ? device::copy_to_host(gpu_, senders_.side(), to, fetched_, end)
-                                             : device::transfer(gpu_, senders_.side(), to, fetched_, end));
-    if (!transfers_.back()) {  // the runtime refuses to copy to the host
-      transfers_.clear();
-      senders_ = {};
-      want_on_host();
-      return false;
-    }
+    transfers_.push_back(fetch_up_to(end));
     fetched_ = end;
   }
   return fetched_ == wanted_;
@@ -292,7 +300,7 @@ bool RendezvousReceiver::all_come() {
   }
 }
 
-bool RendezvousReceiver::done() {
+bool RendezvousReceiver::done() try {
   const std::size_t under_way = transfers_.size();
   const bool coming = !all_come();
   if (transfers_.size() > under_way) return false;  // a poll now would launch it without those of other messages
@@ -302,6 +310,10 @@ bool RendezvousReceiver::done() {
   senders_ = {};  // before the sender may free the memory
   if (!released_) release();
   return true;
+} catch (const device::Error& error) {
+  if (!is_on_host() || source_ != Source::memory || released_) throw;
+  come_through_segment(error);
+  return false;
 }
 
 /// Takes what the sender has put into its segment; true if that is all.
@@ -321,7 +333,7 @@ bool RendezvousReceiver::collect() {
 }
 
 void RendezvousReceiver::take_buffered() {
-  if (target_.ordinal < 0) {
+  if (is_on_host()) {
     datatype::unpack(*target_.layout, target_.count, target_.user, 0, wanted_, descriptor_.data);
   } else if (wanted_ > 0) {
     const auto bytes = static_cast<std::size_t>(wanted_);

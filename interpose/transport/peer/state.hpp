@@ -125,6 +125,7 @@ struct World {
   std::string job;
   int rank = 0, ranks = 0;  ///< of MPI_COMM_WORLD
   ForcedProtocol forced{};
+  bool unmaps_freed = true;  ///< GPUDT_UNMAP_FREED
   std::unique_ptr<Segment> own;
   int keyval = MPI_KEYVAL_INVALID;
   MPI_Comm self = MPI_COMM_NULL;  ///< a communicator of only this process, on which nothing is sent
@@ -223,7 +224,8 @@ bool may_open();
 /// map_memory() for memory that is not mapped yet, where there is another way.
 bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand,
                bool may_wait = true);
-/// map_memory() for a message of `bytes` bytes into pinned host memory. False also until mapping pays.
+/// map_memory() for a message of `bytes` bytes into pinned host memory. False also until mapping pays, and where
+/// GPUDT_UNMAP_FREED would let what is mapped stay mapped: for such messages nothing is unmapped.
 bool map_for_host(int ordinal, const Segment& other, const RemoteBuffer& place, std::int64_t bytes,
                   MappedBuffer& operand);
 
