@@ -136,7 +136,7 @@ inline constexpr std::array<TransitionRow, 19> transitions = {{
     {Transition::request, "request", State::offered, State::fragments_wanted, Party::receiver, Manner::swap,
      "the same by control message, of a receiver on another node"},
     {Transition::ask, "ask", State::claimed, State::asked, Party::receiver, Manner::store,
-     "both processes use one GPU and the sender is the one that launches kernels"},
+     "the sender is to write the data, which it would have to pack, or as both processes use one GPU"},
     {Transition::take_back, "take_back", State::asked, State::claimed, Party::receiver, Manner::swap,
      "the sender takes too long to answer, or the receive fails"},
     {Transition::resume, "resume", State::declined, State::claimed, Party::receiver, Manner::swap,

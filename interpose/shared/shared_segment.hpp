@@ -23,7 +23,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 23;
+inline constexpr std::uint32_t peer_version = 24;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
@@ -121,6 +121,8 @@ struct alignas(64) Descriptor {
   std::atomic<std::int64_t> ready;
   RemoteBuffer to;                   ///< the receiver's buffer, from state `asked` on
   std::atomic<std::uint32_t> found;  ///< what the receiver has found out: found_...
+  /// 1: the data are in memory that others cannot map, and are being packed for the receiver, unless it asks for them.
+  std::uint32_t is_packed;
   /// Number of bytes that the receiver wants, if it shares no memory or has asked; negative: not known yet.
   std::atomic<std::int64_t> wanted_bytes;
 

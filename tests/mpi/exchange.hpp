@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,10 @@ void exchange(const SendMode& mode, const ReceiveMode& receive_mode, const Ends&
 
 /// Standard mode, blocking, both ways between partners.
 void exchange_both_ways(const Ends& ends, int tag);
+
+/// Messages of ever new data, from one memory of the first of each pair to one of the second. `done(sent)` in the first
+/// process ends them.
+void send_again(const Ends& ends, const ReceiveMode& mode, int tag, const std::function<bool(int)>& done);
 
 /// Of device messages: longer than what is sent though nobody receives it, where each message is offered. Open MPI
 /// writes long ones that are not beyond the end of the receive buffer.

@@ -2,7 +2,6 @@
 // buffers of several pieces. Each message is sent again and again from one memory, since that is mapped once it has
 // brought some. With GPUDT_REQUIRE=warn also which of them copy engines have brought.
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/support/counters.hpp"
 
 using namespace gpudt::test;
 
@@ -31,42 +31,7 @@ constexpr int few = 6, many = 40;
 
 /// The messages that this process has offered, and that have gone through shared memory nevertheless.
 long long refused() {
-  using Counter = int (*)(int, const char**, long long*);
-  const auto counter = reinterpret_cast<Counter>(dlsym(RTLD_DEFAULT, "gpudt_counter"));
-  const char* name = nullptr;
-  long long value = 0;
-  for (int index = 0; counter != nullptr && counter(index, &name, &value) == 1; ++index)
-    if (std::string(name) == "messages_refused") return value;
-  return 0;
-}
-
-/// Messages of ever new data, from one memory of the first of each pair to one of the second. `done(sent)` in the first
-/// process ends them.
-template <class Done>
-void send_again(const Ends& ends, const ReceiveMode& mode, const Done& done) {
-  INFO(mode.name << ", " << ends.text());
-  Buffer mine(first_of_pair() ? ends.send_place : ends.receive_place,
-              first_of_pair() ? ends.send_type : ends.receive_type,
-              first_of_pair() ? ends.send_count : ends.receive_count, ends.skew);
-  int more = 1;
-  for (int sent = 0; more != 0; ++sent) {
-    const std::uint64_t key = key_of(rank() & ~1, sent);
-    if (first_of_pair()) {
-      mine.fill(key);
-      MPI_OK(MPI_Send(mine.address(), ends.send_count, ends.send_type, partner(), tag, comm()));
-      more = done(sent + 1) ? 0 : 1;
-      PMPI_Send(&more, 1, MPI_INT, partner(), tag, comm());
-    } else {
-      MPI_Status status{};
-      mine.poison();
-      MPI_OK(mode.receive({mine.address(), ends.receive_count, ends.receive_type, partner(), tag, comm()}, &status));
-      const Stream stream = stream_of(ends.send_type, ends.send_count, key);
-      mine.expect(stream);
-      CHECK(mine.difference() == "");
-      check_status(status, partner(), tag, ends.receive_type, static_cast<std::int64_t>(stream.size()));
-      PMPI_Recv(&more, 1, MPI_INT, partner(), tag, comm(), MPI_STATUS_IGNORE);
-    }
-  }
+  return counter("messages_refused");
 }
 
 /// After some messages, copy engines bring them to the host.
@@ -74,7 +39,7 @@ void check_brought(const Ends& ends, const ReceiveMode& mode = receive_modes[0])
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   long long before = refused();
   bool brought = false;
-  send_again(ends, mode, [&](int) {
+  send_again(ends, mode, tag, [&](int) {
     brought = refused() == std::exchange(before, refused());
     return brought || std::chrono::steady_clock::now() > deadline;
   });
@@ -84,7 +49,7 @@ void check_brought(const Ends& ends, const ReceiveMode& mode = receive_modes[0])
 /// All go through shared memory, though they are offered.
 void check_refused(const Ends& ends) {
   const long long before = refused();
-  send_again(ends, receive_modes[0], [](int sent) { return sent == few; });
+  send_again(ends, receive_modes[0], tag, [](int sent) { return sent == few; });
   CHECK((refused() - before == few || !first_of_pair()));
 }
 
@@ -266,7 +231,7 @@ TEST_CASE("random types of equal signature into pinned memory", "[to-pinned]") {
     const int count = count_for(pair.send, lengths[random() % 4]);
     const std::size_t skew = random() % 3 == 0 ? random() % 16 : 0;
     const Place from = all_places[random() % std::size(all_places)], to = pinned_places[random() % 2];
-    send_again({pair.send, count, from, pair.receive, count, to, skew}, receive_modes[0],
+    send_again({pair.send, count, from, pair.receive, count, to, skew}, receive_modes[0], tag,
                [](int sent) { return sent == few; });
   }
 }
@@ -282,9 +247,9 @@ TEST_CASE("rows of every length, in any place, into pinned memory", "[to-pinned]
     const Place from = i % 4 == 3 ? Place::managed : Place::device;
     const auto skew = static_cast<std::size_t>(random() % 16);
     const auto enough = [](int sent) { return sent == few; };
-    send_again({here, 1, from, there, 1, Place::pinned, skew}, receive_modes[0], enough);
-    send_again({here, 1, from, byte, run * rows, Place::pinned, skew}, receive_modes[0], enough);
-    send_again({byte, run * rows, from, there, 1, Place::registered, skew}, receive_modes[0], enough);
+    send_again({here, 1, from, there, 1, Place::pinned, skew}, receive_modes[0], tag, enough);
+    send_again({here, 1, from, byte, run * rows, Place::pinned, skew}, receive_modes[0], tag, enough);
+    send_again({byte, run * rows, from, there, 1, Place::registered, skew}, receive_modes[0], tag, enough);
   }
 }
 

@@ -255,6 +255,8 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   bool claim();
   bool may_fetch() const;
   bool fetch(const DeviceBuffer& into);
+  bool better_written() const;
+  bool needs_sender() const;
   bool fetch_to_host();
   bool fetch_from_memory();
   bool fetch_mapped();

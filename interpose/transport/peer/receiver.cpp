@@ -152,21 +152,35 @@ bool RendezvousReceiver::may_fetch() const {
   return choose({.bytes = descriptor_.bytes}, route) == Protocol::peer;
 }
 
-/// Starts to move the data by a kernel of this process, or of the sender where both use one GPU (ask()). False if they
-/// are to come in fragments (want()), by GPUDT_PROTOCOL or because the GPU does not reach the memory.
+/// Starts to move the data by a kernel of this process, or of the sender (ask()). False if they are to come in
+/// fragments (want()), by GPUDT_PROTOCOL or because the GPU does not reach the memory.
 bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   if (!may_fetch()) return false;
   if (!remote_ && descriptor_.from.memory.size == 0) {
     descriptor_.found.store(found_on_gpu, std::memory_order_relaxed);
     return false;
   }
-  if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
+  if (segment_->rank == world->rank) return fetch_from_memory();
+  if (!on_one_gpu(descriptor_.from.memory, into)) return (better_written() && ask()) || fetch_from_memory();
   note_shared_gpu(segment_->rank, into.ordinal);
   descriptor_.found.store(found_on_one_gpu, std::memory_order_relaxed);
   if (world->rank > segment_->rank)
     return ask() || ((descriptor_.bytes >= least_on_one_gpu || waits_for_unmapping(into, segment_->rank)) &&
                      fetch_from_memory());
   return fetch_from_memory();
+}
+
+/// Whether the sender's GPU had better write the data, since it has not packed them yet. Rows of this process that are
+/// better fetched packed are better unpacked here, too.
+bool RendezvousReceiver::better_written() const {
+  return descriptor_.is_packed != 0 && descriptor_.bytes > longest_buffered &&
+         descriptor_.ready.load(std::memory_order_relaxed) < wanted_ &&
+         !device::better_fetched_packed(into_.ordinal, into_.info->layout(), into_.count);
+}
+
+/// Whether the data cannot come without the sender's kernels.
+bool RendezvousReceiver::needs_sender() const {
+  return descriptor_.bytes < least_on_one_gpu && descriptor_.found.load(std::memory_order_relaxed) == found_on_one_gpu;
 }
 
 /// Starts to copy the data into pinned host memory by the copy engine of a GPU of this process, which need not be idle.
@@ -223,10 +237,8 @@ bool RendezvousReceiver::answered() {
   State state = descriptor_.state.load();
   const bool given_up = descriptor_.ready.load(std::memory_order_acquire) < 0;
   if (state == State::failed || state == State::done || given_up) lost("the sender has given a message up");
-  // Shorter messages need the sender in any case.
-  const bool may_fetch = descriptor_.bytes >= least_on_one_gpu;
   bool ours = false;
-  if (state == State::asked && may_fetch && SteadyClock::now() - asked_at_ >= answer_timeout) {
+  if (state == State::asked && !needs_sender() && SteadyClock::now() - asked_at_ >= answer_timeout) {
     const auto taken_back = descriptor_.state.take_back();
     ours = taken_back.made;
     state = taken_back.found;
@@ -237,7 +249,7 @@ bool RendezvousReceiver::answered() {
 
 /// Moves the data without the sender's kernels.
 void RendezvousReceiver::go_on_alone() {
-  if (descriptor_.bytes < least_on_one_gpu || !fetch_from_memory()) want();
+  if (needs_sender() || !fetch_from_memory()) want();
 }
 
 /// After this the sender does not write to the user's memory. Only after an error: it may wait long for the sender.

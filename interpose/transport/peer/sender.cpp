@@ -205,6 +205,7 @@ void RendezvousSender::offer(const Place& place) {
 /// Describes where the receiver finds the data.
 void RendezvousSender::describe(bool better_packed, bool may_pack) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
+  descriptor_.is_packed = 0;
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
     make_ready();
@@ -225,6 +226,7 @@ void RendezvousSender::describe(bool better_packed, bool may_pack) {
     if (!packed_) return leave_unpacked();
     memory = taken.exported.value_or(device::Exported{});  // with none, the receiver wants fragments
   }
+  descriptor_.is_packed = better_packed ? 0 : 1;
   pack_for_fetching();
 }
 
@@ -374,10 +376,10 @@ void RendezvousSender::buffer() {
   }
 }
 
-/// Answers a receiver on the same GPU that asks this process to move the data, so that only one of two processes whose
-/// kernels take turns launches any.
+/// Answers a receiver that asks this process to write the data: on the same GPU, so that only one of two processes
+/// whose kernels take turns launches any; on another one, since they need not be packed for that.
 void RendezvousSender::answer() {
-  note_shared_gpu(world_, operand_.ordinal);
+  note_what_receiver_found();
   const Segment* receiver = nullptr;
   {
     const LockGuard lock(world->mutex);
