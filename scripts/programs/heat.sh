@@ -27,7 +27,7 @@ resplit() {
 }
 
 say 'Heat: own tests'
-output=$(cd "$copy" && HEAT_TEST_USE_DEVICE=gpu PYTHONPATH=$copy mpi after "$python" -m pytest -q -p no:cacheprovider \
+output=$(cd "$copy" && HEAT_TEST_USE_DEVICE=gpu PYTHONPATH=$copy mpi after "$python" -m pytest -q --color=no -p no:cacheprovider \
   tests/core/test_communication.py) || true
 # Each rank says: N passed, or: N failed, M passed. What passes on all of them counts.
 tests=$(awk '/ passed/ { passed = failed = 0
