@@ -193,9 +193,9 @@ int gpu_to_host(const std::array<unsigned char, 16>& owner) noexcept;
 bool is_pinned(int ordinal, const Side& side, std::int64_t bytes);
 /// Whether copy_to_host() moves that many bytes, and at the speed of the link. It need not be known where `from` lies.
 bool copies_to_host(int ordinal, const Side& from, const Side& to, std::int64_t bytes);
-/// transfer() to pinned host memory by the copy engine alone, so that it does not wait for room on GPU `ordinal`. Empty,
-/// with nothing under way, if the runtime refuses, or if what it takes cannot be had without waiting for launches.
-/// Thread-safe. Throws Error.
+/// transfer() to pinned host memory by the copy engine alone, so that it does not wait for room on GPU `ordinal`.
+/// Empty, with nothing under way, if the runtime refuses, or if what it takes cannot be had without waiting for
+/// launches. Thread-safe. Throws Error.
 Transfer copy_to_host(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
 
 /// Plans transfers between memory that GPU `ordinal` reaches, which kernels are to make together, again and again. Null
