@@ -22,7 +22,7 @@ using namespace gpudt::test;
 
 namespace {
 
-constexpr int tag = 7;
+constexpr int pinned_tag = 7;
 constexpr Place pinned_places[] = {Place::pinned, Place::registered};
 /// Sizes in bytes: staged; brought by copy engines; the same of memory that is packed first; in several parts.
 constexpr int staged = 20'000, in_place = 120'000, in_any_case = 400'000, in_parts = 2'400'000;
@@ -39,7 +39,7 @@ void check_brought(const Ends& ends, const ReceiveMode& mode = receive_modes[0])
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   long long before = refused();
   bool brought = false;
-  send_again(ends, mode, tag, [&](int) {
+  send_again(ends, mode, pinned_tag, [&](int) {
     brought = refused() == std::exchange(before, refused());
     return brought || std::chrono::steady_clock::now() > deadline;
   });
@@ -49,14 +49,14 @@ void check_brought(const Ends& ends, const ReceiveMode& mode = receive_modes[0])
 /// All go through shared memory, though they are offered.
 void check_refused(const Ends& ends) {
   const long long before = refused();
-  send_again(ends, receive_modes[0], tag, [](int sent) { return sent == few; });
+  send_again(ends, receive_modes[0], pinned_tag, [](int sent) { return sent == few; });
   CHECK((refused() - before == few || !first_of_pair()));
 }
 
 /// From now on all know each other and use their GPUs, and messages are offered from the first one on.
 void meet() {
   const Type type = vector(1000, 1, 2);
-  exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, tag);
+  exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, pinned_tag);
   PMPI_Barrier(comm());
 }
 
@@ -109,9 +109,9 @@ bool goes_round(char* pages, int bytes) {
     std::fill(data.begin(), data.end(), static_cast<char>('a' + i));
     out.write(data.data(), data.size());
     if (first_of_pair()) {
-      MPI_OK(MPI_Send(out.data(), bytes, MPI_BYTE, partner(), tag, comm()));
+      MPI_OK(MPI_Send(out.data(), bytes, MPI_BYTE, partner(), pinned_tag, comm()));
     } else {
-      MPI_OK(MPI_Recv(pages, bytes, MPI_BYTE, partner(), tag, comm(), MPI_STATUS_IGNORE));
+      MPI_OK(MPI_Recv(pages, bytes, MPI_BYTE, partner(), pinned_tag, comm(), MPI_STATUS_IGNORE));
       CHECK(std::equal(data.begin(), data.end(), pages));
     }
   }
@@ -211,8 +211,8 @@ TEST_CASE("blocks in several pieces of pinned memory", "[to-pinned]") {
     for (int round = 0; round < few; ++round) {
       for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(mix(key_of(0, round), i));
       out.write(data.data(), data.size());
-      MPI_OK(MPI_Sendrecv(out.data(), bytes * blocks, MPI_BYTE, partner(), tag, MPI_BOTTOM, 1, apart, partner(), tag,
-                          comm(), MPI_STATUS_IGNORE));
+      MPI_OK(MPI_Sendrecv(out.data(), bytes * blocks, MPI_BYTE, partner(), pinned_tag, MPI_BOTTOM, 1, apart, partner(),
+                          pinned_tag, comm(), MPI_STATUS_IGNORE));
       for (std::size_t i = 0; i < blocks; ++i) {
         memories[i]->read(got.data(), got.size());
         CHECK(std::equal(got.begin(), got.end(), data.begin() + static_cast<std::ptrdiff_t>(i) * bytes));
@@ -231,7 +231,7 @@ TEST_CASE("random types of equal signature into pinned memory", "[to-pinned]") {
     const int count = count_for(pair.send, lengths[random() % 4]);
     const std::size_t skew = random() % 3 == 0 ? random() % 16 : 0;
     const Place from = all_places[random() % std::size(all_places)], to = pinned_places[random() % 2];
-    send_again({pair.send, count, from, pair.receive, count, to, skew}, receive_modes[0], tag,
+    send_again({pair.send, count, from, pair.receive, count, to, skew}, receive_modes[0], pinned_tag,
                [](int sent) { return sent == few; });
   }
 }
@@ -247,9 +247,9 @@ TEST_CASE("rows of every length, in any place, into pinned memory", "[to-pinned]
     const Place from = i % 4 == 3 ? Place::managed : Place::device;
     const auto skew = static_cast<std::size_t>(random() % 16);
     const auto enough = [](int sent) { return sent == few; };
-    send_again({here, 1, from, there, 1, Place::pinned, skew}, receive_modes[0], tag, enough);
-    send_again({here, 1, from, byte, run * rows, Place::pinned, skew}, receive_modes[0], tag, enough);
-    send_again({byte, run * rows, from, there, 1, Place::registered, skew}, receive_modes[0], tag, enough);
+    send_again({here, 1, from, there, 1, Place::pinned, skew}, receive_modes[0], pinned_tag, enough);
+    send_again({here, 1, from, byte, run * rows, Place::pinned, skew}, receive_modes[0], pinned_tag, enough);
+    send_again({byte, run * rows, from, there, 1, Place::registered, skew}, receive_modes[0], pinned_tag, enough);
   }
 }
 
@@ -265,15 +265,15 @@ TEST_CASE("beginnings of receives into pinned memory", "[to-pinned]") {
         out.fill(key_of(rank(), ++number));
         MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
         MPI_Status status{};
-        MPI_OK(MPI_Isend(out.address(), 9, type, partner(), tag, comm(), &requests[0]));
+        MPI_OK(MPI_Isend(out.address(), 9, type, partner(), pinned_tag, comm(), &requests[0]));
         if (round % 2 == 0) {
-          MPI_OK(MPI_Irecv(in.address(), declared, type, partner(), tag, comm(), &requests[1]));
+          MPI_OK(MPI_Irecv(in.address(), declared, type, partner(), pinned_tag, comm(), &requests[1]));
           MPI_OK(MPI_Wait(&requests[1], &status));
         } else {
-          MPI_OK(MPI_Recv(in.address(), declared, type, partner(), tag, comm(), &status));
+          MPI_OK(MPI_Recv(in.address(), declared, type, partner(), pinned_tag, comm(), &status));
         }
         MPI_OK(MPI_Wait(&requests[0], MPI_STATUS_IGNORE));
-        check_status(status, partner(), tag, type, 9 * type.size());
+        check_status(status, partner(), pinned_tag, type, 9 * type.size());
         in.expect(stream_of(type, 9, key_of(partner(), number)));
         CHECK(in.difference() == "");
       }
@@ -290,12 +290,13 @@ TEST_CASE("messages that are too long for a receive into pinned memory", "[to-pi
       for (int round = 0; round < few; ++round) {
         out.fill(key_of(rank(), ++number));
         MPI_Request send = MPI_REQUEST_NULL, receive = MPI_REQUEST_NULL;
-        MPI_OK(MPI_Isend(out.address(), 3, type, partner(), tag, comm(), &send));
+        MPI_OK(MPI_Isend(out.address(), 3, type, partner(), pinned_tag, comm(), &send));
         if (round % 2 == 0) {
-          MPI_OK(MPI_Irecv(in.address(), 2, type, partner(), tag, comm(), &receive));
+          MPI_OK(MPI_Irecv(in.address(), 2, type, partner(), pinned_tag, comm(), &receive));
           MPI_FAILS(MPI_Wait(&receive, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
         } else {
-          MPI_FAILS(MPI_Recv(in.address(), 2, type, partner(), tag, comm(), MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+          MPI_FAILS(MPI_Recv(in.address(), 2, type, partner(), pinned_tag, comm(), MPI_STATUS_IGNORE),
+                    MPI_ERR_TRUNCATE);
         }
         MPI_OK(MPI_Wait(&send, MPI_STATUS_IGNORE));
         CHECK(in.difference_outside() == "");
@@ -345,8 +346,8 @@ TEST_CASE("persistent receives into pinned memory", "[to-pinned]") {
     const Type type = named_layout(layout, in_place);
     Buffer out(Place::device, type, 1), in(Place::pinned, type, 1);
     MPI_Request requests[2];
-    MPI_OK(MPI_Recv_init(in.address(), 1, type, partner(), tag, comm(), &requests[0]));
-    MPI_OK(MPI_Send_init(out.address(), 1, type, partner(), tag, comm(), &requests[1]));
+    MPI_OK(MPI_Recv_init(in.address(), 1, type, partner(), pinned_tag, comm(), &requests[0]));
+    MPI_OK(MPI_Send_init(out.address(), 1, type, partner(), pinned_tag, comm(), &requests[1]));
     for (int round = 0; round < few; ++round) {
       out.fill(key_of(rank(), round));
       MPI_OK(MPI_Startall(2, requests));
@@ -369,8 +370,8 @@ TEST_CASE("a process sends itself device messages into pinned memory", "[to-pinn
       use_gpu(home);
       for (int round = 0; round < few; ++round) {
         out.fill(key_of(rank(), round));
-        MPI_OK(MPI_Sendrecv(out.address(), 1, type, rank(), tag, in.address(), 1, type, rank(), tag, comm(),
-                            MPI_STATUS_IGNORE));
+        MPI_OK(MPI_Sendrecv(out.address(), 1, type, rank(), pinned_tag, in.address(), 1, type, rank(), pinned_tag,
+                            comm(), MPI_STATUS_IGNORE));
         in.expect(stream_of(type, 1, key_of(rank(), round)));
         CHECK(in.difference() == "");
       }
@@ -391,24 +392,24 @@ TEST_CASE("copy engines bring messages whose senders are not in MPI", "[.][to-pi
     if (first_of_pair()) {
       MPI_Request request = MPI_REQUEST_NULL;
       mine.fill(key_of(rank(), i));
-      MPI_OK(MPI_Isend(mine.address(), count, type, partner(), tag, comm(), &request));
+      MPI_OK(MPI_Isend(mine.address(), count, type, partner(), pinned_tag, comm(), &request));
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
       while (!received() && std::chrono::steady_clock::now() < deadline)
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       away = received();  // while this process has not called MPI
       MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
       more = away || i == many ? 0 : 1;
-      PMPI_Send(&more, 1, MPI_INT, partner(), tag, comm());
+      PMPI_Send(&more, 1, MPI_INT, partner(), pinned_tag, comm());
     } else {
-      MPI_OK(MPI_Recv(mine.address(), count, type, partner(), tag, comm(), MPI_STATUS_IGNORE));
+      MPI_OK(MPI_Recv(mine.address(), count, type, partner(), pinned_tag, comm(), MPI_STATUS_IGNORE));
       mine.expect(stream_of(type, count, key_of(partner(), i)));
       CHECK(mine.difference() == "");
       std::fclose(std::fopen(mark.c_str(), "w"));
-      PMPI_Recv(&more, 1, MPI_INT, partner(), tag, comm(), MPI_STATUS_IGNORE);
+      PMPI_Recv(&more, 1, MPI_INT, partner(), pinned_tag, comm(), MPI_STATUS_IGNORE);
       unlink(mark.c_str());
-      PMPI_Send(&more, 1, MPI_INT, partner(), tag, comm());
+      PMPI_Send(&more, 1, MPI_INT, partner(), pinned_tag, comm());
     }
-    if (first_of_pair()) PMPI_Recv(&more, 1, MPI_INT, partner(), tag, comm(), MPI_STATUS_IGNORE);
+    if (first_of_pair()) PMPI_Recv(&more, 1, MPI_INT, partner(), pinned_tag, comm(), MPI_STATUS_IGNORE);
   }
   CHECK((away || !first_of_pair()));
 }

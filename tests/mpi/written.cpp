@@ -9,7 +9,7 @@ using namespace gpudt::test;
 
 namespace {
 
-constexpr int tag = 11, few = 20;
+constexpr int tag_of_written = 11, fetched = 20;
 
 Type doubles(int count) {
   return vector(1, count, count);
@@ -24,7 +24,7 @@ long long written() {
 void check_written(Place from, const Type& sent, const Type& received) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   const long long before = written();
-  send_again({sent, 1, from, received, 1, Place::device}, receive_modes[0], tag,
+  send_again({sent, 1, from, received, 1, Place::device}, receive_modes[0], tag_of_written,
              [&](int) { return written() > before || std::chrono::steady_clock::now() > deadline; });
   CHECK((written() > before || !first_of_pair()));
 }
@@ -45,7 +45,8 @@ TEST_CASE("data that others can map are fetched", "[.][written]") {
   const Type one = doubles(300'000);
   for (const Place from : {Place::device, Place::shareable}) {
     const long long before = written();
-    send_again({one, 1, from, one, 1, Place::device}, receive_modes[0], tag, [](int sent) { return sent == few; });
+    send_again({one, 1, from, one, 1, Place::device}, receive_modes[0], tag_of_written,
+               [](int sent) { return sent == fetched; });
     CHECK(written() == before);
   }
 }
