@@ -9,7 +9,7 @@ using namespace gpudt::test;
 
 namespace {
 
-constexpr int tag_of_written = 11, fetched = 20;
+constexpr int tag_of_written = 11, few_sent = 20;
 
 Type doubles(int count) {
   return vector(1, count, count);
@@ -21,10 +21,10 @@ long long written() {
 }
 
 /// After some messages, the sender's GPU writes them: the memory is mapped when opening it is not put off any more.
-void check_written(Place from, const Type& sent, const Type& received) {
+void check_written(Place from, const Type& type) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   const long long before = written();
-  send_again({sent, 1, from, received, 1, Place::device}, receive_modes[0], tag_of_written,
+  send_again({type, 1, from, type, 1, Place::device}, receive_modes[0], tag_of_written,
              [&](int) { return written() > before || std::chrono::steady_clock::now() > deadline; });
   CHECK((written() > before || !first_of_pair()));
 }
@@ -35,9 +35,11 @@ TEST_CASE("data that would be packed first are written by their sender's GPU", "
   for (const Place from : {Place::mapped, Place::stream_ordered, Place::managed})
     for (const int count : {3000, 300'000}) {
       const Type one = doubles(count), rows = vector(count / 100, 100, 150), longer = doubles(count + 1000);
-      check_written(from, one, one);
-      check_written(from, rows, longer);
-      check_written(from, one, rows);
+      check_written(from, one);
+      // Written, too, unless GPUDT_WAY makes rows better packed.
+      for (const Ends& ends :
+           {Ends{rows, 1, from, longer, 1, Place::device}, Ends{one, 1, from, rows, 1, Place::device}})
+        send_again(ends, receive_modes[0], tag_of_written, [](int sent) { return sent == few_sent; });
     }
 }
 
@@ -46,7 +48,7 @@ TEST_CASE("data that others can map are fetched", "[.][written]") {
   for (const Place from : {Place::device, Place::shareable}) {
     const long long before = written();
     send_again({one, 1, from, one, 1, Place::device}, receive_modes[0], tag_of_written,
-               [](int sent) { return sent == fetched; });
+               [](int sent) { return sent == few_sent; });
     CHECK(written() == before);
   }
 }
