@@ -121,8 +121,9 @@ struct alignas(64) Descriptor {
   std::atomic<std::int64_t> ready;
   RemoteBuffer to;                   ///< the receiver's buffer, from state `asked` on
   std::atomic<std::uint32_t> found;  ///< what the receiver has found out: found_...
-  /// 1: the data are in memory that others cannot map, and are being packed for the receiver, unless it asks for them.
-  std::uint32_t is_packed;
+  /// 1: other processes cannot map the memory of the data, which are being packed for the receiver, unless it asks the
+  /// sender to write them.
+  std::uint32_t unmappable;
   /// Number of bytes that the receiver wants, if it shares no memory or has asked; negative: not known yet.
   std::atomic<std::int64_t> wanted_bytes;
 

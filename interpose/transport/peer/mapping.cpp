@@ -16,6 +16,11 @@ bool take(device::Mapping mapping, const RemoteBuffer& place, MappedBuffer& oper
   return bool{operand.mapping};
 }
 
+/// may_open()
+bool pause_is_over() REQUIRES(world->mutex) {
+  return SteadyClock::now() >= world->next_opening;
+}
+
 }  // namespace
 
 bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand, bool may_wait) {
@@ -34,7 +39,7 @@ bool map_known(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 
 bool may_open() {
   const LockGuard lock(world->mutex);
-  return SteadyClock::now() >= world->next_opening;
+  return pause_is_over();
 }
 
 bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand, bool may_wait) {
@@ -48,19 +53,21 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 
 namespace {
 
-BroughtToHost& brought_from(int rank, const device::Exported& memory) REQUIRES(world->mutex) {
-  BroughtToHost& brought = world->brought[(memory.buffer_id + static_cast<std::uint64_t>(rank)) % brought_to_host];
-  if (brought.rank != rank || brought.allocation != memory.buffer_id) brought = {rank, memory.buffer_id};
-  return brought;
+/// The count of an allocation, which begins at 0 if another one had the entry.
+ReceivedOnHost& received_from(int rank, const device::Exported& memory) REQUIRES(world->mutex) {
+  ReceivedOnHost& entry =
+      world->received_on_host[(memory.buffer_id + static_cast<std::uint64_t>(rank)) % allocations_counted];
+  if (entry.rank != rank || entry.allocation != memory.buffer_id) entry = {rank, memory.buffer_id};
+  return entry;
 }
 
-/// Counts a message. Whether earlier ones have brought enough from the same memory: much, or while memory may be
-/// opened.
+/// Counts a message. True if enough bytes were received from its allocation before: much_before_mapping, or
+/// least_before_mapping while memory may be opened.
 bool pays_to_map(int rank, const device::Exported& memory, std::int64_t bytes) {
   const LockGuard lock(world->mutex);
-  BroughtToHost& brought = brought_from(rank, memory);
-  const std::int64_t before = std::exchange(brought.bytes, brought.bytes + bytes);
-  return before >= much_before_mapping || (before >= least_before_mapping && SteadyClock::now() >= world->next_opening);
+  std::int64_t& received = received_from(rank, memory).bytes;
+  const std::int64_t before = std::exchange(received, received + bytes);
+  return before >= much_before_mapping || (before >= least_before_mapping && pause_is_over());
 }
 
 }  // namespace
@@ -71,7 +78,7 @@ bool map_for_host(int ordinal, const Segment& other, const RemoteBuffer& place, 
   if (!world->unmaps_freed || !pays_to_map(other->rank, place.memory, bytes)) return false;
   if (map_asked(ordinal, other, place, operand, /*may_wait=*/false)) return true;
   const LockGuard lock(world->mutex);
-  brought_from(other->rank, place.memory).bytes = 0;  // it has to bring as much again before the next try
+  received_from(other->rank, place.memory).bytes = 0;  // as many bytes again are received before the next try
   return false;
 }
 

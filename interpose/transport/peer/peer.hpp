@@ -262,7 +262,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   bool fetch_mapped();
   bool fetch_what_is_ready();
   device::Transfer fetch_up_to(std::int64_t end);
-  void come_through_segment(const device::Error& why);
+  void abandon_copies(const device::Error& why);
   bool is_on_host() const { return target_.ordinal < 0; }
   bool all_come();
   bool ask();

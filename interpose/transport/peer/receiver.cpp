@@ -173,7 +173,7 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
 /// Whether the sender's GPU had better write the data, since it has not packed them yet. Rows of this process that are
 /// better fetched packed are better unpacked here, too.
 bool RendezvousReceiver::better_written() const {
-  return descriptor_.is_packed != 0 && descriptor_.bytes > longest_buffered &&
+  return descriptor_.unmappable != 0 && descriptor_.bytes > longest_buffered &&
          descriptor_.ready.load(std::memory_order_relaxed) < wanted_ &&
          !device::better_fetched_packed(into_.ordinal, into_.info->layout(), into_.count);
 }
@@ -184,7 +184,7 @@ bool RendezvousReceiver::needs_sender() const {
 }
 
 /// Starts to copy the data into pinned host memory by the copy engine of a GPU of this process, which need not be idle.
-/// False if they are to come in fragments, unless that has been arranged.
+/// False if they are to come in fragments.
 bool RendezvousReceiver::fetch_to_host() try {
   const RemoteBuffer& from = descriptor_.from;
   if (wanted_ < least_to_host || from.memory.size == 0 || !may_fetch()) return false;
@@ -195,8 +195,8 @@ bool RendezvousReceiver::fetch_to_host() try {
   return device::copies_to_host(gpu_, senders_.side(), to, wanted_) &&
          map_for_host(gpu_, segment_, from, descriptor_.bytes, senders_) && fetch_mapped();
 } catch (const device::Error& error) {
-  come_through_segment(error);
-  return true;
+  abandon_copies(error);
+  return false;
 }
 
 bool RendezvousReceiver::fetch_from_memory() {
@@ -267,12 +267,11 @@ device::Transfer RendezvousReceiver::fetch_up_to(std::int64_t end) {
   return copy;
 }
 
-/// What the copy engine has failed to copy to the host comes in fragments.
-void RendezvousReceiver::come_through_segment(const device::Error& why) {
+/// The copy engine has failed to copy to the host: all data are to come in fragments.
+void RendezvousReceiver::abandon_copies(const device::Error& why) {
   if (tracing()) log_trace(std::string("no GPU copies to the host: ") + why.what());
   transfers_.clear();
   senders_ = {};
-  want_on_host();
 }
 
 /// Starts to fetch what is ready. True if no more is to be started.
@@ -324,7 +323,8 @@ bool RendezvousReceiver::done() try {
   return true;
 } catch (const device::Error& error) {
   if (!is_on_host() || source_ != Source::memory || released_) throw;
-  come_through_segment(error);
+  abandon_copies(error);
+  want_on_host();
   return false;
 }
 

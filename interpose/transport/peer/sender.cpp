@@ -205,7 +205,7 @@ void RendezvousSender::offer(const Place& place) {
 /// Describes where the receiver finds the data.
 void RendezvousSender::describe(bool better_packed, bool may_pack) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
-  descriptor_.is_packed = 0;
+  descriptor_.unmappable = 0;
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
     make_ready();
@@ -226,7 +226,7 @@ void RendezvousSender::describe(bool better_packed, bool may_pack) {
     if (!packed_) return leave_unpacked();
     memory = taken.exported.value_or(device::Exported{});  // with none, the receiver wants fragments
   }
-  descriptor_.is_packed = better_packed ? 0 : 1;
+  descriptor_.unmappable = better_packed ? 0 : 1;
   pack_for_fetching();
 }
 

@@ -37,10 +37,10 @@ inline constexpr unsigned polls_between_life_checks = 16;
 inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
 /// Messages of at least this many bytes are always offered: if they cannot be fetched, the segment is the fastest way.
 inline constexpr std::int64_t least_through_segment = 32 << 10;
-/// Number of bytes that must have gone from an allocation into pinned host memory before it is mapped for that: mapping
-/// takes as long as bringing megabytes otherwise, and delays what cudaFree gives back.
+/// Number of bytes that are received from an allocation into pinned host memory before it is mapped for that: mapping
+/// takes as long as receiving megabytes through the segment, and delays what cudaFree gives back.
 inline constexpr std::int64_t least_before_mapping = 256 << 10;
-/// The same where opening_pause is not over: bringing these has taken as long as mapping.
+/// The same where opening_pause is not over: receiving these has taken as long as mapping.
 inline constexpr std::int64_t much_before_mapping = 32 << 20;
 /// After opening memory where there is another way, wait this many times as long as it took before opening more.
 inline constexpr int opening_pause = 20;
@@ -80,13 +80,13 @@ struct PeerProcess {
   std::unique_ptr<PlainSent> plain;  ///< made when first needed
 };
 
-/// An allocation of another process whose data have gone into pinned host memory.
-struct BroughtToHost {
+/// How many bytes of an allocation of another process were received into pinned host memory.
+struct ReceivedOnHost {
   int rank = -1;
-  std::uint64_t allocation = 0;
-  std::int64_t bytes = 0;  ///< so far
+  std::uint64_t allocation = 0;  ///< device::Exported::buffer_id
+  std::int64_t bytes = 0;
 };
-inline constexpr std::size_t brought_to_host = 64;
+inline constexpr std::size_t allocations_counted = 64;
 
 /// A descriptor whose send has ended before the receiver was done.
 struct AbandonedDescriptor {
@@ -145,7 +145,7 @@ struct World {
   Layouts layouts GUARDED_BY(mutex);
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
   SteadyClock::time_point next_opening GUARDED_BY(mutex);  ///< when memory may be opened (may_open())
-  std::array<BroughtToHost, brought_to_host> brought GUARDED_BY(mutex);  ///< each in the place that its numbers give
+  std::array<ReceivedOnHost, allocations_counted> received_on_host GUARDED_BY(mutex);  ///< by a hash of its numbers
 };
 
 extern World* world;  ///< null before peer_start(). Never freed: messages in transit at MPI_Finalize may need it
