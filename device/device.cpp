@@ -21,6 +21,14 @@ namespace {
 
 std::atomic<bool> streams_used{false};  ///< prepare_for_streams()
 
+/// True also in programs that enqueue nothing, where the first transfer uploads the layout.
+bool prepare_within(std::chrono::milliseconds time, int ordinal, const datatype::Layout& layout) noexcept try {
+  if (streams_used.load(std::memory_order_relaxed)) current_engine().prepare_layout(ordinal, layout, time);
+  return true;
+} catch (const std::exception&) {
+  return false;
+}
+
 /// Returns ask(engine), or a value-initialised result if there is no engine.
 template <class Ask>
 auto of_engine(const Ask& ask) {
@@ -159,19 +167,12 @@ void prepare_for_streams(int ordinal) {
   gpu.is_prepared.store(true, std::memory_order_release);
 }
 
-bool prepare_layout(int ordinal, const datatype::Layout& layout) noexcept try {
-  if (streams_used.load(std::memory_order_relaxed) && !is_ordered_by_stream())
-    current_engine().prepare_layout(ordinal, layout, long_time);
-  return true;
-} catch (const std::exception&) {
-  return false;
+bool prepare_layout(int ordinal, const datatype::Layout& layout) noexcept {
+  return is_ordered_by_stream() || prepare_within(long_time, ordinal, layout);
 }
 
-bool prepare_beside_streams(int ordinal, const datatype::Layout& layout) noexcept try {
-  if (streams_used.load(std::memory_order_relaxed)) current_engine().prepare_layout(ordinal, layout, short_time);
-  return true;
-} catch (const std::exception&) {
-  return false;
+bool prepare_beside_streams(int ordinal, const datatype::Layout& layout) noexcept {
+  return prepare_within(short_time, ordinal, layout);
 }
 
 bool is_captured(int ordinal, void* stream) {

@@ -1,7 +1,7 @@
 // Calls of the driver that wait until no thread is launching work: those that allocate, free, register or map memory,
 // and perhaps those that make streams and events. A launch waits for room in the queue of its stream, and so perhaps
-// for an operation that the program has enqueued there (gates.hpp). Whoever may have to carry that out makes such calls
-// by in_time() alone.
+// for an operation that the program has enqueued there (gates.hpp). A thread that may have to carry that operation out
+// makes such calls by in_time() alone.
 #pragma once
 
 #include <chrono>

@@ -38,8 +38,8 @@ class Pool {
   Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
   /// See device::try_acquire().
   Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes);
-  /// acquire() that returns an empty Staging if it would take more than `time` (in_time()), beside what the driver
-  /// takes for so many bytes.
+  /// acquire() that returns an empty Staging if the driver does not answer within `time` (in_time()) and the time that
+  /// it needs to pin this number of bytes.
   Staging acquire_within(std::chrono::milliseconds time, StagingKind kind, int ordinal, std::size_t bytes);
   /// See device::acquire_packed().
   Staging acquire_packed(int ordinal, std::size_t bytes);

@@ -1,6 +1,6 @@
-// The lock of CUDA's contexts, as far as programs notice it: a launch holds it, shared with others, also while it waits
-// for room in its stream's queue, and what changes the context holds it alone. The simulated device has
-// such queues only if GPUDT_SIM_QUEUE says how much work they hold. GPUDT_SIM_CHANGE_US: how long a change takes.
+// The effect of the lock of CUDA's contexts: a launch holds it, shared with others, also while it waits for room in its
+// stream's queue; a call that changes the context holds it alone. The simulated device has such queues only if
+// GPUDT_SIM_QUEUE says how many operations they hold. GPUDT_SIM_CHANGE_US: how long a change takes.
 #pragma once
 
 #include <chrono>

@@ -51,7 +51,8 @@ bool PageableTransfer::begin_next() {
   return true;
 }
 
-/// False if there is none. Whoever uses it waits here, so that nobody waits for it until another transfer is polled.
+/// Moves one piece by way of the reserve and waits until it is moved, so that the reserve is free again without a poll
+/// of this transfer. False if there is no reserve.
 bool PageableTransfer::use_reserve() {
   const LockGuard lock(gpu_.reserve_mutex);
   if (!gpu_.reserve) return false;

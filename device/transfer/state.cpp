@@ -89,11 +89,15 @@ bool Transfer::State::done() {
 }
 
 bool Transfer::State::landed() const {
-  return channel->closed() || std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
+  return channel->closed() || flag_is_set();
+}
+
+bool Transfer::State::flag_is_set() const {
+  return std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
 }
 
 void Transfer::State::poll() {
-  finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
+  finished = flag_is_set();
   if (finished) {
     mark(point::flag_seen);
     if (resident) resident->done(*this);

@@ -57,9 +57,10 @@ bool Engine::copies_to_host(int ordinal, const Side& from, const Side& to, std::
 
 Transfer Engine::copy_to_host(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
   const CopyPlan copies = copies_between(from, to, begin, end);
+  if (copies.empty()) return {};
   Channel& channel = gpu(ordinal).channel(Direction::pack);
   StateOwner state = channel.take_within(std::chrono::milliseconds(0));
-  if (!state || copies.empty()) return {};
+  if (!state) return {};
   const LockGuard lock(channel.queue_mutex);
   channel.check_context();
   if (!channel.start_aside(*state, copies)) return {};
