@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "device/memory/in_time.hpp"
@@ -92,34 +93,36 @@ TEST_CASE("peers: mapping that a launch keeps waiting times out, and others find
   CHECK(pair.ours.wrong == 0);
 }
 
-TEST_CASE("peers: memory that is freed while it is mapped is unmapped", "[device]") {
-  TellingPair pair;
-  pair.theirs.allocate(page, page);
-  const Exported given = pair.exported(page);
-  {
-    const TakenGate gate;
-    pair.ours.launching = true;
-    CHECK_FALSE(pair.import(given));
-    pair.theirs.allocations.clear();
-    pair.poll();
-    pair.ours.launching = false;
+/// While a gate is taken: a mapping has timed out, and a launch keeps it waiting until `ours.launching` is false.
+struct LatePair : TellingPair {
+  LatePair() {
+    theirs.allocate(page, page);
+    given = exported(page);
+    gate.emplace();
+    ours.launching = true;
+    CHECK_FALSE(import(given));
   }
+  Exported given{};
+  std::optional<TakenGate> gate;
+};
+
+TEST_CASE("peers: memory that is freed while it is mapped is unmapped", "[device]") {
+  LatePair pair;
+  pair.theirs.allocations.clear();
+  pair.poll();
+  pair.ours.launching = false;
+  pair.gate.reset();
   pair.poll();
   CHECK(pair.ours.opens == 1);
   CHECK(pair.ours.open.empty());
 }
 
 TEST_CASE("peers: what is mapped when a context ends is not kept, and nobody waits for it", "[device]") {
-  TellingPair pair;
-  pair.theirs.allocate(page, page);
-  const Exported given = pair.exported(page);
-  const TakenGate gate;
-  pair.ours.launching = true;
-  CHECK_FALSE(pair.import(given));
+  LatePair pair;
   pair.importer.lose(0);
   pair.ours.launching = false;
   REQUIRE(in_time([] {}, long_time));
-  CHECK_FALSE(pair.importer.imported_memory(0, 5, given));
+  CHECK_FALSE(pair.importer.imported_memory(0, 5, pair.given));
   CHECK(pair.importer.statistics().imports == 0);
 }
 
