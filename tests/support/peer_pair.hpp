@@ -53,7 +53,7 @@ class PeerRuntime final : public StubRuntime {
     return handle;
   }
   void* ipc_open(int, const IpcHandle&) override {
-    while (launching) std::this_thread::yield();
+    for (; launching; std::this_thread::yield()) waits = true;
     ++opens;
     if (refuse) throw Error(Failure::runtime, "will not open");
     next += 1 << 20;
@@ -102,6 +102,7 @@ class PeerRuntime final : public StubRuntime {
   int exports = 0, opens = 0, wrong = 0;
   bool refuse = false, busy = false;
   std::atomic<bool> launching{false};  ///< memory is mapped only afterwards
+  std::atomic<bool> waits{false};      ///< a mapping has waited for that
 
  private:
   std::map<std::uint64_t, Allocation>::const_iterator holder(const void* given) const {

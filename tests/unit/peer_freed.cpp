@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "device/memory/in_time.hpp"
 #include "tests/support/peer_pair.hpp"
@@ -101,6 +102,7 @@ struct LatePair : TellingPair {
     gate.emplace();
     ours.launching = true;
     CHECK_FALSE(import(given));
+    while (!ours.waits) std::this_thread::yield();  // on a busy machine it times out before it begins
   }
   Exported given{};
   std::optional<TakenGate> gate;
