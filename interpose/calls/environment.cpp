@@ -269,7 +269,6 @@ void start_if_possible(const std::optional<Settings>& settings, void (*start)(co
 
 int begin_world(int code, const std::optional<Settings>& settings) {
   if (code != MPI_SUCCESS) return code;
-  keep_pmix_component();
   enter_world();
   start_if_possible(settings, start_with_world);
   collectives_tell_started();

@@ -16,15 +16,14 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "interpose/mpi/pmix_openmpi.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/passed_by.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
-// From pmix_common.h, which this is built without. These are the same in all versions from 2 on, which are all called
-// libpmix.so.2.
-constexpr int pmix_success = 0, pmix_not_found = -46;
+// As in pmix_openmpi.hpp.
 constexpr std::uint16_t pmix_bool = 1, pmix_int32 = 9;
 constexpr std::uint8_t pmix_global = 3;
 struct PmixValue {
@@ -62,27 +61,6 @@ struct Modex {
   std::vector<int> known GUARDED_BY(mutex);  ///< by rank
 };
 auto& modex = never_destroyed<Modex>();
-
-/// A symbol of a loaded library, or of those that it depends on. Null if there is none.
-void* symbol_of(const char* library, const char* name) {
-  void* const handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
-  if (handle == nullptr) return nullptr;
-  void* const found = dlsym(handle, name);
-  dlclose(handle);  // it stays loaded
-  return found;
-}
-
-/// The function of this name in the PMIx library of the caller; null if there is none. If Open MPI has loaded PMIx only
-/// for a plug-in, it is among the dependencies of that plug-in. Never returns `but`, this library's own function.
-template <class Function>
-Function* pmix_of(const void* caller, const char* name, Function* but = nullptr) {
-  Dl_info where = {};
-  void* const own = reinterpret_cast<void*>(but);
-  void* found = dladdr(caller, &where) != 0 ? symbol_of(where.dli_fname, name) : nullptr;
-  if (found == nullptr || found == own) found = dlsym(RTLD_NEXT, name);
-  if (found == nullptr) found = symbol_of("libpmix.so.2", name);
-  return reinterpret_cast<Function*>(found);
-}
 
 bool is_set(const char* variable, bool otherwise) {
   const auto* const value = static_cast<const bool*>(dlsym(RTLD_DEFAULT, variable));
@@ -151,6 +129,6 @@ GPUDT_EXPORT int PMIx_Commit() {
   const void* const caller = __builtin_return_address(0);
   warn_if_passed_by();
   if (const int what = offer.exchange(0); what != 0) tell(what, caller);
-  auto* const commit = pmix_of<Commit>(caller, "PMIx_Commit", &PMIx_Commit);
+  auto* const commit = pmix_of<Commit>(caller, "PMIx_Commit");
   return commit == nullptr ? pmix_not_found : commit();
 }

@@ -73,14 +73,6 @@ inline constexpr bool refuses_all_aliases = true;
 
 void make_progress();
 
-/// To be called at the end of MPI_Init, also where gpudt is off. Open MPI 4 unloads the component that talks to PMIx in
-/// MPI_Finalize, while an event may still call one of its functions: it stays loaded from now on.
-#ifdef OPEN_MPI
-void keep_pmix_component();
-#else
-inline void keep_pmix_component() {}
-#endif
-
 /// Finds the offset of the context id in a communicator object. To be called once, in MPI_Init. `own`: a communicator
 /// that this library has made from MPI_COMM_SELF. False if it is not found: then context_of() must not be called.
 bool find_contexts(MPI_Comm own);

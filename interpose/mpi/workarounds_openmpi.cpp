@@ -11,8 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "interpose/support/loaded.hpp"
-
 namespace gpudt::interpose {
 namespace {
 
@@ -342,11 +340,6 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
 /// MPI 5 takes a byte of the gap before the part for one of the part.
 std::int64_t widest_received_in_parts() {
   return library_version() == 4 ? 16 : 1;
-}
-
-/// There is one for the system's PMIx, and one for Open MPI's own.
-void keep_pmix_component() {
-  keep_loaded("mca_pmix_");
 }
 
 /// An Open MPI that is newer than mpi.h may have receives that gpudt does not wrap.

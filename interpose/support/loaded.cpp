@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <new>
 #include <string>
 #include <vector>
 
@@ -65,13 +64,6 @@ void* function_beside(const void* other, const char* name) {
 void make_global(const void* function) {
   Dl_info info{};
   if (dladdr(function, &info) != 0) dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL);
-}
-
-void keep_loaded(std::string_view name) noexcept try {
-  for (const std::string& path : loaded_files())
-    if (std::string_view(path).substr(path.rfind('/') + 1).starts_with(name))
-      dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-} catch (const std::bad_alloc&) {  // the files stay loaded for as long as they would without this call
 }
 
 }  // namespace gpudt::interpose

@@ -2,8 +2,6 @@
 // MPI libraries load with dlopen(RTLD_LOCAL).
 #pragma once
 
-#include <string_view>
-
 namespace gpudt::interpose {
 
 /// The first address of the file that has a function; null if no file has it.
@@ -21,9 +19,5 @@ void* function_beside(const void* other, const char* name);
 
 /// Adds the file that has a function, and the files which it needs, to the global scope, until the process ends.
 void make_global(const void* function);
-
-/// Keeps the loaded files whose names begin with `name`, until the process ends, if there is memory to find them. Looks
-/// for no others on disk.
-void keep_loaded(std::string_view name) noexcept;
 
 }  // namespace gpudt::interpose

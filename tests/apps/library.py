@@ -16,7 +16,7 @@ NEEDED = {"mpich": re.compile(r"(libc|libgcc_s|libm|libdl|librt|libpthread|ld-li
                                 r"libpthread|ld-linux-x86-64)\.so(\.\d+)*$")}
 # What programs, which know this name alone as that of MPI libraries, are to be linked to.
 UNDEFINED = ["PMPI_Get_library_version"]
-EXPORTED = re.compile(r"(P?MPIX?_|p?mpix?_|gpudt|ucp_worker_progress$|PMIx_Commit$)")
+EXPORTED = re.compile(r"(P?MPIX?_|p?mpix?_|gpudt|ucp_worker_progress$|PMIx_(Commit|Register_event_handler)$)")
 
 
 class Library(unittest.TestCase):

@@ -17,7 +17,6 @@
 //   slow    long messages from device into host memory, and a reduction by an operator of the program's own
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   mistakes  what GPUDT_CHECK finds, each twice at one place
-//   unload  whether MPI_Finalize has unloaded the component that talks to PMIx (Open MPI 4)
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 //   freed   device memory that has been freed is sent
 //   handle  as device, but MPI_Init is taken from the MPI library's own handle
@@ -440,12 +439,6 @@ void end_as(const std::string& mode) {
   std::raise(rank == 0 ? SIGSEGV : SIGKILL);
 }
 
-bool pmix_component_is_loaded() {
-  void* const handle = dlopen("mca_pmix_ext3x.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (handle != nullptr) dlclose(handle);
-  return handle != nullptr;
-}
-
 }  // namespace
 
 /// By which the library gives its segment memory, in MPI_Init.
@@ -501,8 +494,6 @@ int main(int argc, char** argv) {
   std::vector<int> never(leaving);
   MPI_Request unmatched = MPI_REQUEST_NULL;
   if (mode == "unmatched") MPI_Irecv(never.data(), leaving, MPI_INT, MPI_ANY_SOURCE, 9, MPI_COMM_WORLD, &unmatched);
-  const bool has_component = mode == "unload" && pmix_component_is_loaded();
   MPI_Finalize();
-  if (has_component && !pmix_component_is_loaded()) std::printf("rank %d: unloaded: wrong\n", rank);
   return 0;
 }
