@@ -25,7 +25,10 @@ constexpr std::chrono::milliseconds at_once{0};
 /// A runtime whose allocations wait while `launching`, and a gate that is taken.
 class Launching final : public test::HostMemoryRuntime {
  public:
-  Launching() { gate_ = gates_.take(0, /*for_graph=*/false); }
+  Launching() {
+    gate_ = gates_.take(0, /*for_graph=*/false);
+    REQUIRE(in_time([] {}, long_time));  // the helper thread is there: on a busy machine it may begin late
+  }
   ~Launching() override {
     launching = false;
     end_helper();
@@ -79,19 +82,21 @@ TEST_CASE("in_time: work is done by another thread while a gate is taken, and it
   const Launching runtime;
   std::thread::id ran;
   bool alone = true, inner = false, inner_at_once = true;
-  CHECK(in_time([&] {
-    ran = std::this_thread::get_id();
-    alone = no_gate_is_taken();
-    inner = in_time([] {});
-    inner_at_once = in_time([] {}, at_once);
-  }));
+  CHECK(in_time(
+      [&] {
+        ran = std::this_thread::get_id();
+        alone = no_gate_is_taken();
+        inner = in_time([] {});
+        inner_at_once = in_time([] {}, at_once);
+      },
+      long_time));
   CHECK(ran != std::this_thread::get_id());
   CHECK_FALSE(alone);
   CHECK(inner);
   CHECK_FALSE(inner_at_once);
-  CHECK_THROWS_AS(in_time([] { throw std::runtime_error("refused"); }), std::runtime_error);
+  CHECK_THROWS_AS(in_time([] { throw std::runtime_error("refused"); }, long_time), std::runtime_error);
   end_helper();
-  CHECK(in_time([] {}));
+  CHECK(in_time([] {}, long_time));
 }
 
 TEST_CASE("in_time: who has little time goes on if work takes too long, and who has more waits for it", "[device]") {

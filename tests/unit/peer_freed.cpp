@@ -56,7 +56,9 @@ TEST_CASE("peers: what its owner has freed is unmapped", "[device]") {
 /// A gate that is taken.
 class TakenGate {
  public:
-  TakenGate() : gate_(gates_.take(0, /*for_graph=*/false)) {}
+  TakenGate() : gate_(gates_.take(0, /*for_graph=*/false)) {
+    REQUIRE(in_time([] {}, long_time));  // the helper thread is there: on a busy machine it may begin late
+  }
   ~TakenGate() {
     end_helper();
     gates_.give(gate_, /*for_graph=*/false);
