@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <utility>
 
 #include "pingpong/common/machine.hpp"
@@ -16,6 +17,18 @@ constexpr int tag_base = 10;  // the i-th piece has tag tag_base + i
 std::byte* at(void* block, std::int64_t offset) {
   return static_cast<std::byte*>(block) + offset;
 }
+
+/// Of one block, as MPI takes them.
+struct Pieces {
+  std::vector<int> counts;
+  std::vector<MPI_Aint> displs;
+  std::vector<MPI_Datatype> types;
+  void add(const Message& message, std::int64_t offset) {
+    counts.push_back(message.count());
+    displs.push_back(static_cast<MPI_Aint>(offset));
+    types.push_back(message.type());
+  }
+};
 
 class TypedExchange final : public HaloExchange {
  public:
@@ -38,6 +51,91 @@ class TypedExchange final : public HaloExchange {
 
  private:
   const Halo& halo_;
+  std::vector<MPI_Request> requests_;
+};
+
+class PersistentExchange final : public HaloExchange {
+ public:
+  explicit PersistentExchange(const Halo& halo) : halo_(halo) {}
+  PersistentExchange(const PersistentExchange&) = delete;
+  PersistentExchange& operator=(const PersistentExchange&) = delete;
+  ~PersistentExchange() override { free_requests(); }
+
+  void run(void* block) override {
+    if (block != block_) prepare(block);
+    MPI_Startall(static_cast<int>(requests_.size()), requests_.data());
+    MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
+  }
+
+ private:
+  void free_requests() {
+    for (MPI_Request& request : requests_) MPI_Request_free(&request);
+    requests_.clear();
+  }
+
+  void prepare(void* block) {
+    free_requests();
+    requests_.reserve(2 * halo_.pieces.size());
+    int tag = tag_base;
+    for (const HaloPiece& piece : halo_.pieces) {
+      MPI_Recv_init(at(block, piece.receive_offset), piece.receive.count(), piece.receive.type(), piece.source, tag++,
+                    halo_.comm, &requests_.emplace_back());
+    }
+    tag = tag_base;
+    for (const HaloPiece& piece : halo_.pieces) {
+      MPI_Send_init(at(block, piece.send_offset), piece.send.count(), piece.send.type(), piece.destination, tag++,
+                    halo_.comm, &requests_.emplace_back());
+    }
+    block_ = block;
+  }
+
+  const Halo& halo_;
+  std::vector<MPI_Request> requests_;
+  void* block_ = nullptr;  ///< of the requests
+};
+
+/// All pieces for one rank, in their order, as one message.
+class JoinedExchange final : public HaloExchange {
+ public:
+  explicit JoinedExchange(const Halo& halo) : comm_(halo.comm) {
+    std::map<int, Pieces> to, from;
+    for (const HaloPiece& piece : halo.pieces) {
+      if (piece.destination != MPI_PROC_NULL) to[piece.destination].add(piece.send, piece.send_offset);
+      if (piece.source != MPI_PROC_NULL) from[piece.source].add(piece.receive, piece.receive_offset);
+    }
+    for (const auto& [rank, pieces] : to) sends_.push_back({rank, join(pieces)});
+    for (const auto& [rank, pieces] : from) receives_.push_back({rank, join(pieces)});
+    requests_.resize(sends_.size() + receives_.size());
+  }
+  JoinedExchange(const JoinedExchange&) = delete;
+  JoinedExchange& operator=(const JoinedExchange&) = delete;
+  ~JoinedExchange() override {
+    for (std::vector<Joined>* side : {&sends_, &receives_})
+      for (Joined& joined : *side) MPI_Type_free(&joined.type);
+  }
+
+  void run(void* block) override {
+    MPI_Request* request = requests_.data();
+    for (const Joined& joined : receives_) MPI_Irecv(block, 1, joined.type, joined.peer, tag_base, comm_, request++);
+    for (const Joined& joined : sends_) MPI_Isend(block, 1, joined.type, joined.peer, tag_base, comm_, request++);
+    MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
+  }
+
+ private:
+  struct Joined {
+    int peer;
+    MPI_Datatype type;
+  };
+  static MPI_Datatype join(const Pieces& pieces) {
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    MPI_Type_create_struct(static_cast<int>(pieces.counts.size()), pieces.counts.data(), pieces.displs.data(),
+                           pieces.types.data(), &type);
+    MPI_Type_commit(&type);
+    return type;
+  }
+
+  MPI_Comm comm_;
+  std::vector<Joined> sends_, receives_;
   std::vector<MPI_Request> requests_;
 };
 
@@ -70,17 +168,7 @@ class NeighbourExchange final : public HaloExchange {
   }
 
  private:
-  struct Side {
-    std::vector<int> counts;
-    std::vector<MPI_Aint> displs;
-    std::vector<MPI_Datatype> types;
-    void add(const Message& message, std::int64_t offset) {
-      counts.push_back(message.count());
-      displs.push_back(static_cast<MPI_Aint>(offset));
-      types.push_back(message.type());
-    }
-  };
-  Side send_, receive_;
+  Pieces send_, receive_;
   MPI_Comm graph_ = MPI_COMM_NULL;
 };
 
@@ -158,6 +246,15 @@ class StagedExchange final : public HaloExchange {
   bool complete_ = true;
 };
 
+std::unique_ptr<HaloExchange> make_staged_exchange(const Halo& halo, const std::string& way) {
+  const auto stream = std::make_shared<const Stream>();
+  auto exchange = std::make_unique<StagedExchange>(halo, [&](const Message& message) {
+    return way == "kernel" ? make_kernel_mover(message, Place::pinned)
+                           : make_copy2d_mover(message, Place::pinned, stream);
+  });
+  return exchange->complete() ? std::move(exchange) : nullptr;
+}
+
 }  // namespace
 
 std::vector<Direction> all_directions(std::size_t dimensions) {
@@ -220,26 +317,11 @@ std::int64_t Halo::bytes() const {
   return sum;
 }
 
-std::unique_ptr<HaloExchange> make_typed_exchange(const Halo& halo) {
-  return std::make_unique<TypedExchange>(halo);
-}
-
-std::unique_ptr<HaloExchange> make_neighbour_exchange(const Halo& halo) {
-  return std::make_unique<NeighbourExchange>(halo);
-}
-
-std::unique_ptr<HaloExchange> make_staged_exchange(const Halo& halo, const std::string& way) {
-  const auto stream = std::make_shared<const Stream>();
-  auto exchange = std::make_unique<StagedExchange>(halo, [&](const Message& message) {
-    return way == "kernel" ? make_kernel_mover(message, Place::pinned)
-                           : make_copy2d_mover(message, Place::pinned, stream);
-  });
-  return exchange->complete() ? std::move(exchange) : nullptr;
-}
-
 std::unique_ptr<HaloExchange> make_exchange(const Halo& halo, const std::string& way) {
-  if (way == "mpi") return make_typed_exchange(halo);
-  if (way == "neighbour") return make_neighbour_exchange(halo);
+  if (way == "mpi") return std::make_unique<TypedExchange>(halo);
+  if (way == "neighbour") return std::make_unique<NeighbourExchange>(halo);
+  if (way == "persistent") return std::make_unique<PersistentExchange>(halo);
+  if (way == "joined") return std::make_unique<JoinedExchange>(halo);
   return make_staged_exchange(halo, way);
 }
 

@@ -66,17 +66,15 @@ class HaloExchange {
   virtual void run(void* block) = 0;
 };
 
-/// MPI_Irecv, MPI_Isend and MPI_Waitall with the pieces' types.
-std::unique_ptr<HaloExchange> make_typed_exchange(const Halo& halo);
-
-/// One MPI_Neighbor_alltoallw with the pieces' types.
-std::unique_ptr<HaloExchange> make_neighbour_exchange(const Halo& halo);
-
-/// Packed by hand into pinned memory, sent with PMPI_Isend, unpacked in the order of arrival. `way`: "memcpy2d", all
-/// copies on one stream, or "kernel", a hand-written kernel for each piece. Null where there is no such way.
-std::unique_ptr<HaloExchange> make_staged_exchange(const Halo& halo, const std::string& way);
-
-/// Any of these by name: "mpi", "neighbour", "memcpy2d", "kernel".
+/// The ways, by name:
+///   mpi         MPI_Irecv, MPI_Isend and MPI_Waitall with the pieces' types
+///   persistent  the same by persistent requests
+///   joined      one message to each rank, whose type is the struct of all pieces for it
+///   neighbour   one MPI_Neighbor_alltoallw with the pieces' types
+///   memcpy2d    packed by hand into pinned memory, all copies on one stream, sent with PMPI_Isend, unpacked in the
+///               order of arrival
+///   kernel      the same with a hand-written kernel for each piece
+/// Null where there is no such way.
 std::unique_ptr<HaloExchange> make_exchange(const Halo& halo, const std::string& way);
 
 }  // namespace gpudt::bench
