@@ -5,8 +5,8 @@
 #
 # usage: measure.sh [--simulated] FOLDER [PART...]
 #   --simulated  in seconds, on the simulated device, to try the script: the figures mean nothing
-#   PART         one of: tune pingpong kinds onegpu protocols steps order collectives packing lengths applications contention
-#                host scale; without any, all of them
+#   PART         one of: tune pingpong kinds onegpu protocols steps order collectives packing lengths many applications
+#                contention host scale; without any, all of them
 # e.g. measure.sh results pingpong packing
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -180,22 +180,32 @@ part_collectives() {
 
 # Reductions, and one-sided accesses while the target waits in MPI or computes; beside NCCL where it is found.
 part_reductions() {
-  local ranks
-  for ranks in 2 4; do
-    [ "$simulated" = yes ] || [ "$ranks" -le "$(gpus)" ] || continue
-    measure "reductions-$ranks" by "$ranks" -- "$bin/gpudt-reductions" --ways mpi,nccl --seconds 0.1 "${short[@]}"
-    measure "collectives-$ranks-nccl" by "$ranks" -- "$bin/gpudt-collectives" --ways mpi,nccl --sizes "8:$most" \
-      --seconds 0.05 "${short[@]}"
-  done
+  for_ranks reductions "$bin/gpudt-reductions" --ways mpi,nccl --seconds 0.1
+  for_ranks collectives-nccl "$bin/gpudt-collectives" --ways mpi,nccl --sizes "8:$most" --seconds 0.05
 }
 part_onesided() { measure onesided with "$bin/gpudt-onesided" --seconds 0.05 "${short[@]}"; }
 
-# Small applications: halo exchanges in two and three dimensions, and a mesh of many arrays.
+# for_ranks NAME PROGRAM ARGUMENTS...: on two and on four GPUs.
+for_ranks() {
+  local name=$1 ranks
+  shift
+  for ranks in 2 4; do
+    [ "$simulated" = yes ] || [ "$ranks" -le "$(gpus)" ] || continue
+    measure "$name-$ranks" by "$ranks" -- "$@" "${short[@]}"
+  done
+}
+
+# Many messages at once, and the halo of a block in three dimensions.
+part_many() {
+  for_ranks many "$bin/gpudt-many" --seconds 0.1
+  for_ranks halo "$bin/gpudt-halo" --seconds 0.05 --factor 4
+}
+
+# Small applications: halo exchanges in two dimensions, and a mesh of many arrays.
 part_applications() {
   measure stencil with "$bin/gpudt-stencil" --seconds 0.03 "${short[@]}"
   measure stencil-torus with "$bin/gpudt-stencil" --seconds 0.03 --sizes "$torus" --precision double \
     --periodic "${short[@]}"
-  measure halo with "$bin/gpudt-halo" --seconds 0.05 --factor 4 "${short[@]}"
   measure mesh with "$bin/gpudt-mesh" --seconds 0.03 "${short[@]}"
 }
 
@@ -248,7 +258,7 @@ part_scale() {
   done
 }
 
-parts=(tune pingpong kinds onegpu protocols steps order collectives reductions onesided packing lengths applications contention host scale)
+parts=(tune pingpong kinds onegpu protocols steps order collectives reductions onesided packing lengths many applications contention host scale)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${parts[@]}")
 for part in "${wanted[@]}"; do

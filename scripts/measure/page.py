@@ -243,6 +243,19 @@ def collectives(folder):
         ["processes", "call", "layout", "to each", "gpudt", "through the host", "by hand (memcpy2d)"], body)
 
 
+def by_way(folder, name, head, cells_of):
+    """A table with a column for each way, of the files NAME-2 and NAME-4, and their pictures. `cells_of` a row: the
+    first ones, after the number of processes."""
+    times, pictures = {}, []
+    for ranks in (2, 4):
+        for row in folder.rows(f"{name}-{ranks}"):
+            times.setdefault((str(ranks), *cells_of(row)), {})[row["way"]] = row["median_us"]
+        pictures += picture(folder, f"{name}_{ranks}.png")
+    ways = list(dict.fromkeys(way for by_ways in times.values() for way in by_ways))
+    return pictures + table(["processes", *head, *ways],
+                            [[*cells, *(by_ways.get(way) for way in ways)] for cells, by_ways in times.items()])
+
+
 def one_gpu(folder):
     """Two ranks that share one."""
     by_hand = medians(folder.rows("one-gpu-by-hand"), "layout", "bytes", "way")
@@ -254,12 +267,14 @@ def one_gpu(folder):
 
 def beyond(folder):
     """What the paper does not have."""
-    lines = ["## Beyond the paper", "", "### Halo of a 3-D block, 26 neighbours, us", ""]
-    times = medians(folder.rows("halo"), "side", "way")
-    ways = list(dict.fromkeys(way for _, way in times))
-    lines += table(["block"] + ways, [[f"{side}^3"] + [times.get((side, way)) for way in ways]
-                                      for side in dict.fromkeys(side for side, _ in times)])
+    lines = ["## Beyond the paper", ""]
+    lines += ["### Many messages at once, of different vectors, us", ""]
+    lines += by_way(folder, "many", ["messages", "bytes of each"], lambda row: (str(row["number"]), size(row["bytes"])))
+    lines += ["### Halo of a 3-D block, 26 neighbours, us", ""]
+    lines += by_way(folder, "halo", ["block"], lambda row: (f"{row['side']}^3",))
     lines += collectives(folder)
+    lines += picture(folder, "collectives_2.png") + picture(folder, "collectives_4.png") + picture(folder, "kinds.png") + \
+        picture(folder, "programs.svg")
     lines += one_gpu(folder)
     lines += ["### What the library adds to a call on host memory, ns", ""]
     body = []

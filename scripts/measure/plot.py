@@ -12,6 +12,14 @@ Of what the programs that start communication in kernels write (scripts/measure/
   initiated_vectors   GPUrdma's multi-matrix-vector product: rate over the size of a batch, beside the paper's
   initiated_apps      dCUDA's case studies: time of a step on one and two GPUs
 
+Of other programs, with the number of ranks in the file's name where that may differ:
+
+  many_RANKS         time of many messages at once over their number, by way (gpudt-many)
+  halo_RANKS         time of a halo exchange over the block's side, by way (gpudt-halo)
+  collectives_RANKS  time over the size of a block: by MPI and by NCCL (gpudt-collectives, gpudt-reductions)
+  programs           before and with gpudt, for each row that the scripts in scripts/programs print (a .md file)
+  kinds              time from every kind of memory to every other, and relative to copies by hand (gpudt-kinds)
+
 Each figure is drawn if a file given holds its rows:
 
   LD_PRELOAD=libgpudt-pmpi.so gpudt-packbench --targets host --json pack.json
@@ -27,31 +35,14 @@ import json
 import pathlib
 import sys
 
-try:
-    import matplotlib
-except ModuleNotFoundError:
-    print(__doc__)
-    sys.exit("plot.py: no matplotlib here: scripts/setup.sh --plot installs it")
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator  # noqa: E402
+from drawing import STYLE, rows_of, size_axis, time_axis  # matplotlib's backend comes first
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter
+from patterns import figure_kinds, figure_programs, figures_by_ranks, program_rows
 
 API_WAYS = ("memcpy2d", "blocks")
 FIGURE_6_LAYOUTS = ("vector:8", "vector:32", "vector:128")
 FEWEST_LENGTHS = 3  # block lengths that make a curve in figure 5
-STYLE = {
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.dpi": 150,
-    "font.size": 9,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 3.5,
-}
-
 Row = collections.namedtuple("Row", "layout bytes blocks way median ratio")
 
 
@@ -92,32 +83,6 @@ def of_many_kinds(documents):
 def sends_from_device(documents):
     return [row_of(record) for document in documents for record in document["rows"]
             if record["send"] == record["receive"] == "device"]
-
-
-def binary_size(value, _position=None):
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:g} {unit}"
-        value /= 1024
-    return f"{value:g} GiB"
-
-
-def size_axis(axes, label):
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(binary_size))
-    axes.tick_params(axis="x", rotation=35)
-    axes.set_xlabel(label)
-
-
-def time_axis(axes, label):
-    plain = FuncFormatter(lambda value, _: f"{value:g}")
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_major_formatter(plain)
-    axes.yaxis.set_minor_formatter(plain if high < 10 * low else NullFormatter())
-    axes.set_ylabel(label)
 
 
 def line(axes, rows, value, **style):
@@ -221,10 +186,6 @@ def figure_6(rows, machine):
     return figure
 
 
-def rows_of(documents, program):
-    return [row for document in documents[program] for row in document["rows"]]
-
-
 def figure_initiated_pingpong(rows, machine):
     """Of the kernel's ways, with any number of blocks, the fastest at each size."""
     best = {}
@@ -299,7 +260,7 @@ def figure_initiated_apps(rows, machine):
 def save(figure, path):
     if figure is None:
         return False
-    figure.savefig(path, bbox_inches="tight")
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
     print(path)
     return True
@@ -307,10 +268,12 @@ def save(figure, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("json", nargs="+", type=pathlib.Path, help="files written with --json")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder for the PNG files")
+    parser.add_argument("files", nargs="+", type=pathlib.Path,
+                        help="files written with --json, and with what scripts/programs/all.sh prints (.md)")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder for the pictures")
     arguments = parser.parse_args()
-    documents, machine = read(arguments.json)
+    documents, machine = read(file for file in arguments.files if file.suffix == ".json")
+    tables = [file.read_text(encoding="utf-8") for file in arguments.files if file.suffix == ".md"]
     packbench, pingpong = documents["gpudt-packbench"], documents["gpudt-pingpong"]
     arguments.out.mkdir(parents=True, exist_ok=True)
     plt.rcParams.update(STYLE)
@@ -321,7 +284,10 @@ def main():
                 figure_initiated_pingpong(rows_of(documents, "gpudt-initiated-pingpong"), machine)),
                ("initiated_vectors.png",
                 figure_initiated_vectors(rows_of(documents, "gpudt-initiated-gpurdma"), machine)),
-               ("initiated_apps.png", figure_initiated_apps(rows_of(documents, "gpudt-initiated-apps"), machine))]
+               ("initiated_apps.png", figure_initiated_apps(rows_of(documents, "gpudt-initiated-apps"), machine)),
+               ("kinds.png", figure_kinds(rows_of(documents, "gpudt-kinds"), machine)),
+               ("programs.svg", figure_programs([row for table in tables for row in program_rows(table)])),
+               *figures_by_ranks(documents, machine)]
     drawn = [save(figure, arguments.out / name) for name, figure in figures]
     if not any(drawn):
         sys.exit("plot.py: these files hold nothing that a figure is made of")

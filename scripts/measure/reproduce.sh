@@ -37,11 +37,15 @@ for candidate in python3 /usr/bin/python3; do
   fi
 done
 files=()
-for name in packbench block-lengths pingpong; do
+for name in packbench block-lengths pingpong kinds {many,halo,reductions,collectives-nccl}-{2,4}; do
   if [ -f "$out/$name.json" ]; then
     files+=("$out/$name.json")
   fi
 done
+# What scripts/programs/all.sh has printed, if that is there.
+if [ -f "$out/programs.md" ]; then
+  files+=("$out/programs.md")
+fi
 if ! "$python" -c 'import matplotlib' 2>/dev/null; then
   say "no matplotlib here: tables alone (scripts/setup.sh --plot installs it; then: reproduce.sh $out page)"
 elif [ ${#files[@]} -gt 0 ]; then

@@ -51,8 +51,8 @@ class Results(unittest.TestCase):
         self.assertIn("by block length (64 blocks)", text)
         for length in (4, 8, 16):
             self.assertRegex(text, rf"\| {length} B \| [\d.]+ \| - \| [\d.]+ \|")
-        # Ping-pong, tables 2 to 4, halo, collectives, calls, scale, costs.
-        self.assertEqual(text.count("*not measured*"), 10, text)
+        # Ping-pong, tables 2 to 4, many messages, halo, collectives, one GPU, calls, scale, costs.
+        self.assertEqual(text.count("*not measured*"), 11, text)
         self.assertNotIn("WRONG DATA", text)
 
     def test_collectives(self):
@@ -62,6 +62,15 @@ class Results(unittest.TestCase):
                     for way, by in (("mpi", 0), ("memcpy2d", 20))]
             (self.folder / f"collectives-2-{protocol}.json").write_text(json.dumps({"rows": rows}))
         self.assertIn("| 2 | bcast | vector:32 | 64 KiB | 12.5 | 43.5 | 32.5 |", self.page())
+
+    def test_ways_side_by_side(self):
+        for ranks, us in ((2, 12.5), (4, 25.5)):
+            rows = [{"number": 64, "bytes": 1024, "way": way, "median_us": us * by} for way, by in (("mpi", 1), ("joined", 2))]
+            (self.folder / f"many-{ranks}.json").write_text(json.dumps({"rows": rows}))
+        text = self.page()
+        self.assertIn("| processes | messages | bytes of each | mpi | joined |", text)
+        self.assertIn("| 2 | 64 | 1 KiB | 12.5 | 25 |", text)
+        self.assertIn("| 4 | 64 | 1 KiB | 25.5 | 51 |", text)
 
     def test_one_gpu(self):
         for name, times in (("one-gpu", {"mpi": 12.5}), ("one-gpu-by-hand", {"zerocopy": 165.5, "memcpy2d": 17.5})):
