@@ -111,7 +111,7 @@ elif [ "${1:-}" = --all ]; then
   run_over_all "$@"
   exit
 else
-  # In MPI_Finalize Open MPI 4 may use freed memory (docs/mpi-faults.md). Meson has such memory overwritten, unless this
+  # In MPI_Finalize without gpudt, Open MPI 4 may use freed memory (docs/mpi-faults.md). Meson has it overwritten, unless this
   # is set, and the process then ends now and then. Uses of ours are found over MPICH and by --sanitize address.
   export MALLOC_PERTURB_=${MALLOC_PERTURB_:-0}
 fi
