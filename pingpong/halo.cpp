@@ -53,7 +53,7 @@ Halo make_halo(const ProcessGrid& grid, const Index& inner, int width) {
 }
 
 /// A block in device memory, and a copy on the host to fill and to check it.
-class Block {
+class Block final : public ExchangedMemory {
  public:
   Block(const ProcessGrid& grid, const Index& inner, int width) : grid_(grid), inner_(inner), width_(width) {
     std::size_t points = 1;
@@ -61,15 +61,14 @@ class Block {
     host_.resize(points);
     device_.reserve(points * sizeof(double));
   }
-  void* address() const { return device_.data(); }
+  void* address() const override { return device_.data(); }
 
-  void fill(std::int64_t round) {
+  void fill(std::int64_t round) override {
     for_each_point([&](const Index& at, double& point) { point = in_halo(at) ? untouched : value(at, round); });
     device_.write(std::as_bytes(std::span(host_)));
   }
 
-  /// After fill() and an exchange.
-  std::optional<std::string> mismatch(std::int64_t round) {
+  std::optional<std::string> mismatch(std::int64_t round) override {
     device_.read(std::as_writable_bytes(std::span(host_)));
     std::optional<std::string> wrong;
     for_each_point([&](const Index& at, double& point) {
@@ -114,37 +113,15 @@ class Block {
   Buffer device_{Place::device};
 };
 
-double timed(HaloExchange& exchange, void* block) {
-  PMPI_Barrier(MPI_COMM_WORLD);
-  const double start = now_us();
-  exchange.run(block);
-  return now_us() - start;
-}
-
 void measure_side(Contest& contest, const ProcessGrid& grid, int side, const Options& options,
                   const std::vector<std::string>& ways) {
   if (side < options.width) throw Refusal("a block must be at least as wide as its halo");
   const Index inner = {side, side, side};
   const Halo halo = make_halo(grid, inner, options.width);
   Block block(grid, inner, options.width);
-  std::vector<std::unique_ptr<HaloExchange>> exchanges;
-  std::vector<Entry> entries;
-  for (const std::string& way : ways) {
-    exchanges.push_back(make_exchange(halo, way));
-    HaloExchange* const exchange = exchanges.back().get();
-    if (any_rank(exchange == nullptr)) continue;
-    entries.push_back({"exchange", way, [&block, exchange] { return timed(*exchange, block.address()); },
-                       [&block, exchange](std::int64_t round) {
-                         block.fill(round);
-                         PMPI_Barrier(MPI_COMM_WORLD);
-                         exchange->run(block.address());
-                         return block.mismatch(round);
-                       },
-                       static_cast<double>(halo.bytes())});
-  }
-  contest.measure({fmt::format("{}^3", side), std::to_string(halo.bytes())},
-                  {{"side", side}, {"width", options.width}, {"bytes", halo.bytes()}, {"grid", grid.dims()}},
-                  std::move(entries));
+  measure_exchanges(contest, {fmt::format("{}^3", side), std::to_string(halo.bytes())},
+                    {{"side", side}, {"width", options.width}, {"bytes", halo.bytes()}, {"grid", grid.dims()}}, halo,
+                    ways, block);
 }
 
 int run(const Options& options, int rank) {

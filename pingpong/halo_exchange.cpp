@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "pingpong/common/machine.hpp"
+#include "pingpong/common/program.hpp"
+#include "pingpong/common/sampling.hpp"
 
 namespace gpudt::bench {
 namespace {
@@ -255,6 +259,13 @@ std::unique_ptr<HaloExchange> make_staged_exchange(const Halo& halo, const std::
   return exchange->complete() ? std::move(exchange) : nullptr;
 }
 
+double timed(HaloExchange& exchange, void* memory) {
+  PMPI_Barrier(MPI_COMM_WORLD);
+  const double start = now_us();
+  exchange.run(memory);
+  return now_us() - start;
+}
+
 }  // namespace
 
 std::vector<Direction> all_directions(std::size_t dimensions) {
@@ -323,6 +334,26 @@ std::unique_ptr<HaloExchange> make_exchange(const Halo& halo, const std::string&
   if (way == "persistent") return std::make_unique<PersistentExchange>(halo);
   if (way == "joined") return std::make_unique<JoinedExchange>(halo);
   return make_staged_exchange(halo, way);
+}
+
+void measure_exchanges(Contest& contest, const std::vector<std::string>& cells, const nlohmann::json& about,
+                       const Halo& halo, const std::vector<std::string>& ways, ExchangedMemory& memory) {
+  std::vector<std::unique_ptr<HaloExchange>> exchanges;
+  std::vector<Entry> entries;
+  for (const std::string& way : ways) {
+    exchanges.push_back(make_exchange(halo, way));
+    HaloExchange* const exchange = exchanges.back().get();
+    if (any_rank(exchange == nullptr)) continue;
+    entries.push_back({"exchange", way, [&memory, exchange] { return timed(*exchange, memory.address()); },
+                       [&memory, exchange](std::int64_t round) {
+                         memory.fill(round);
+                         PMPI_Barrier(MPI_COMM_WORLD);
+                         exchange->run(memory.address());
+                         return memory.mismatch(round);
+                       },
+                       static_cast<double>(halo.bytes())});
+  }
+  contest.measure(cells, about, std::move(entries));
 }
 
 }  // namespace gpudt::bench

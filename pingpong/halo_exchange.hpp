@@ -4,11 +4,14 @@
 
 #include <mpi.h>
 
-#include <functional>
+#include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "pingpong/common/contest.hpp"
 #include "pingpong/common/layouts.hpp"
 #include "pingpong/common/movers.hpp"
 
@@ -76,5 +79,19 @@ class HaloExchange {
 ///   kernel      the same with a hand-written kernel for each piece
 /// Null where there is no such way.
 std::unique_ptr<HaloExchange> make_exchange(const Halo& halo, const std::string& way);
+
+/// Memory that is exchanged, and what is right in it.
+class ExchangedMemory {
+ public:
+  virtual ~ExchangedMemory() = default;
+  virtual void* address() const = 0;
+  virtual void fill(std::int64_t round) = 0;  ///< with data of this round
+  /// After fill() and an exchange: what is wrong, if anything.
+  virtual std::optional<std::string> mismatch(std::int64_t round) = 0;
+};
+
+/// Contest::measure() of the call "exchange", in those of the ways that are possible on all ranks. Collective.
+void measure_exchanges(Contest& contest, const std::vector<std::string>& cells, const nlohmann::json& about,
+                       const Halo& halo, const std::vector<std::string>& ways, ExchangedMemory& memory);
 
 }  // namespace gpudt::bench

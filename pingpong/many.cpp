@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,7 +67,7 @@ std::vector<Vector> make_vectors(std::int64_t number, std::int64_t bytes) {
 }
 
 /// What this rank sends and, behind it, what it receives: vectors of the same form from the rank before it.
-class Messages {
+class Messages final : public ExchangedMemory {
  public:
   Messages(std::int64_t number, std::int64_t bytes) : vectors_(make_vectors(number, bytes)), all_{MPI_COMM_WORLD, {}} {
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -84,17 +83,16 @@ class Messages {
     }
   }
   const Halo& all() const { return all_; }
-  void* address() const { return device_.data(); }
+  void* address() const override { return device_.data(); }
   int ranks() const { return ranks_; }
 
-  void fill(std::int64_t round) {
+  void fill(std::int64_t round) override {
     std::fill(host_.begin(), host_.end(), untouched);
     write(host_.data(), rank_, round);
     device_.write(std::as_bytes(std::span(host_)));
   }
 
-  /// After fill() and an exchange.
-  std::optional<std::string> mismatch(std::int64_t round) {
+  std::optional<std::string> mismatch(std::int64_t round) override {
     device_.read(std::as_writable_bytes(std::span(host_)));
     std::vector<double> expected(half_, untouched);
     write(expected.data(), before(), round);
@@ -122,32 +120,11 @@ class Messages {
   Buffer device_{Place::device};
 };
 
-double timed(HaloExchange& exchange, void* buffer) {
-  PMPI_Barrier(MPI_COMM_WORLD);
-  const double start = now_us();
-  exchange.run(buffer);
-  return now_us() - start;
-}
-
 void measure_case(Contest& contest, std::int64_t number, std::int64_t bytes, const std::vector<std::string>& ways) {
   Messages messages(number, bytes);
-  std::vector<std::unique_ptr<HaloExchange>> exchanges;
-  std::vector<Entry> entries;
-  for (const std::string& way : ways) {
-    exchanges.push_back(make_exchange(messages.all(), way));
-    HaloExchange* const exchange = exchanges.back().get();
-    if (any_rank(exchange == nullptr)) continue;
-    entries.push_back({"exchange", way, [&messages, exchange] { return timed(*exchange, messages.address()); },
-                       [&messages, exchange](std::int64_t round) {
-                         messages.fill(round);
-                         PMPI_Barrier(MPI_COMM_WORLD);
-                         exchange->run(messages.address());
-                         return messages.mismatch(round);
-                       },
-                       static_cast<double>(messages.all().bytes())});
-  }
-  contest.measure({std::to_string(number), std::to_string(bytes)},
-                  {{"number", number}, {"bytes", bytes}, {"ranks", messages.ranks()}}, std::move(entries));
+  measure_exchanges(contest, {std::to_string(number), std::to_string(bytes)},
+                    {{"number", number}, {"bytes", bytes}, {"ranks", messages.ranks()}}, messages.all(), ways,
+                    messages);
 }
 
 int run(const Options& options, int rank) {
