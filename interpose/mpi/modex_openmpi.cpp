@@ -23,7 +23,7 @@
 namespace gpudt::interpose {
 namespace {
 
-// As in pmix_openmpi.hpp.
+// From pmix_common.h, like those in pmix_openmpi.hpp.
 constexpr std::uint16_t pmix_bool = 1, pmix_int32 = 9;
 constexpr std::uint8_t pmix_global = 3;
 struct PmixValue {
