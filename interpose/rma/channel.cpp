@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "datatype/runs.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 
@@ -55,18 +56,44 @@ device::StreamMark WindowMemory::after(int ordinal) const {
   return found == after_.end() ? device::StreamMark() : found->second;
 }
 
-void* WindowMemory::address(std::int64_t displacement, const datatype::Span& span) const {
+/// Whether attached regions hold the bytes from `begin` to before `end`.
+WindowMemory::Held WindowMemory::held(std::uintptr_t begin, std::uintptr_t end) const {
+  const auto end_of = [](const auto& region) { return region.first + static_cast<std::uintptr_t>(region.second); };
+  auto next = regions_.upper_bound(begin);
+  if (next == regions_.begin()) return {false, false};
+  std::uintptr_t reached = end_of(*std::prev(next));
+  if (reached >= end) return {true, true};
+  for (; reached < end && next != regions_.end() && next->first == reached; ++next) reached = end_of(*next);
+  return {reached >= end, false};
+}
+
+std::optional<void*> WindowMemory::address(std::int64_t displacement, const datatype::Layout& layout,
+                                           std::int64_t count) const {
+  const datatype::Span span = layout.span(count);
   std::int64_t low = 0, high = 0;
   if (__builtin_add_overflow(displacement, span.begin, &low) || __builtin_add_overflow(displacement, span.end, &high) ||
       low < 0)
-    return nullptr;
-  if (!dynamic_) return high <= size_ ? static_cast<char*>(base_) + displacement : nullptr;
+    return std::nullopt;
+  if (!dynamic_) {
+    if (high > size_) return std::nullopt;
+    return static_cast<char*>(base_) + displacement;
+  }
+  const auto place = [displacement](std::int64_t offset) { return static_cast<std::uintptr_t>(displacement + offset); };
   const LockGuard lock(mutex_);
-  const auto next = regions_.upper_bound(static_cast<std::uintptr_t>(low));
-  if (next == regions_.begin()) return nullptr;
-  const auto& [begin, size] = *std::prev(next);
-  if (static_cast<std::uintptr_t>(high) > begin + static_cast<std::uintptr_t>(size)) return nullptr;
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(displacement));
+  void* const address = reinterpret_cast<void*>(place(0));
+  Held bytes = held(place(span.begin), place(span.end));
+  if (bytes.one_region) return address;
+  if (!bytes.all) {
+    bytes.all = true;
+    datatype::for_each_run(layout, 0, count * layout.size(),
+                           [&](std::int64_t at, std::int64_t, std::int64_t length)
+                               REQUIRES(mutex_) { bytes.all = bytes.all && held(place(at), place(at + length)).all; });
+  }
+  if (!bytes.all) return std::nullopt;
+  const auto* const first = reinterpret_cast<const void*>(place(layout.true_lb()));
+  if (device::one_memory(layout, count, address, device::region_of(first))) return address;
+  log_error("an access to this process's window: its target lies in several memories; make an access to each");
+  return std::nullopt;
 }
 
 datatype::LayoutRef LayoutCache::find(std::span<const std::byte> bytes) {
@@ -323,9 +350,9 @@ void WindowChannel::access_arrived(const std::shared_ptr<Incoming>& message) {
       header, turn_,
       [this, source](const MessageHeader& answer, Block data) { send_answer(source, answer, std::move(data)); });
   const datatype::LayoutRef layout = layouts_.find(message->layout());
-  void* const address = layout ? memory_.address(header.displacement, layout->span(header.count)) : nullptr;
-  if (address != nullptr) {
-    TargetPlace place(layout, header.count, address);
+  const auto address = layout ? memory_.address(header.displacement, *layout, header.count) : std::nullopt;
+  if (address) {
+    TargetPlace place(layout, header.count, *address);
     place.order_after(memory_.after(place.ordinal()));
     access.set_place(std::move(place));
   } else {

@@ -64,9 +64,10 @@ class WindowMemory {
   /// For dynamic windows: false if the region overlaps an attached one, or if no region begins at `base`.
   bool attach(void* base, std::int64_t size);
   bool detach(const void* base);
-  /// The address at `displacement` (in bytes; in dynamic windows an address). Null if `span` around it is not in the
-  /// window.
-  void* address(std::int64_t displacement, const datatype::Span& span) const;
+  /// The address at `displacement` (in bytes; in dynamic windows an address, possibly MPI_BOTTOM). No value if `count`
+  /// elements there are not all in the window and, if they lie in several attached regions, in one memory. There is at
+  /// least one element, and it is not empty.
+  std::optional<void*> address(std::int64_t displacement, const datatype::Layout& layout, std::int64_t count) const;
   /// To be called when the program opens an exposure epoch: later accesses wait for the work that is in the default
   /// stream at this time. Throws device::Error.
   void mark_again();
@@ -74,6 +75,12 @@ class WindowMemory {
   device::StreamMark after(int ordinal) const;
 
  private:
+  struct Held {
+    bool all;         ///< by regions without gaps between them
+    bool one_region;  ///< and by one of these alone
+  };
+  Held held(std::uintptr_t begin, std::uintptr_t end) const REQUIRES(mutex_);
+
   bool dynamic_ = false;
   void* base_ = nullptr;
   std::int64_t size_ = 0;

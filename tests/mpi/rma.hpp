@@ -106,6 +106,12 @@ std::vector<std::pair<Side, Side>> integer_sides(int elements);
 /// What MPI_Put of a side filled with `key` makes of an area filled with `before`.
 std::vector<char> after_put(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key);
 
+/// MPI_Put of an area.
+inline int put(const Area& out, const Side& origin, int rank, MPI_Aint displacement, const Side& target,
+               MPI_Win window) {
+  return MPI_Put(out.address(), origin.count, origin.type, rank, displacement, target.count, target.type, window);
+}
+
 }  // namespace gpudt::test
 
 /// Ends a test case of windows that are the MPI library's own, where it has none.

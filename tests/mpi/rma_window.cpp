@@ -9,18 +9,6 @@ using namespace gpudt::test;
 
 namespace {
 
-/// What a put or get of `origin`, filled with `key`, makes of an area filled with `before`.
-std::vector<char> after_move(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key) {
-  Image image(target.type, target.count);
-  image.fill(before);
-  unpack_into(image, target.type, target.count, stream_of(origin.type, origin.count, key));
-  return image.bytes();
-}
-
-int put(const Area& out, const Side& origin, int rank, MPI_Aint displacement, const Side& target, MPI_Win window) {
-  return MPI_Put(out.address(), origin.count, origin.type, rank, displacement, target.count, target.type, window);
-}
-
 MPI_Win create(const Area& area, int disp_unit = 1) {
   MPI_Win window = MPI_WIN_NULL;
   MPI_OK(MPI_Win_create(area.base(), area.bytes(), disp_unit, MPI_INFO_NULL, comm(), &window));
@@ -143,10 +131,10 @@ TEST_CASE("puts and gets with unlike random types", "[rma][window]") {
     MPI_OK(MPI_Win_fence(0, window));
     MPI_OK(put(out, near, right_neighbour(), area.displacement(), far, window));
     MPI_OK(MPI_Win_fence(0, window));
-    CHECK(area.read() == after_move(far, key_of(rank(), 1), near, key_of(left_neighbour(), 2)));
+    CHECK(area.read() == after_put(far, key_of(rank(), 1), near, key_of(left_neighbour(), 2)));
     MPI_OK(MPI_Get(back.address(), 2, near.type, right_neighbour(), area.displacement(), 2, far.type, window));
     MPI_OK(MPI_Win_fence(0, window));
-    CHECK(back.read() == after_move(near, key_of(rank(), 3), near, key_of(rank(), 2)));
+    CHECK(back.read() == after_put(near, key_of(rank(), 3), near, key_of(rank(), 2)));
     MPI_OK(MPI_Win_free(&window));
   }
 }
@@ -164,7 +152,7 @@ TEST_CASE("windows over every kind of memory", "[rma][window]") {
       MPI_OK(MPI_Win_fence(0, window));
       MPI_OK(put(out, side, right_neighbour(), area.displacement(), side, window));
       MPI_OK(MPI_Win_fence(0, window));
-      CHECK(area.read() == after_move(side, key_of(rank(), 1), side, key_of(left_neighbour(), 2)));
+      CHECK(area.read() == after_put(side, key_of(rank(), 1), side, key_of(left_neighbour(), 2)));
       MPI_OK(MPI_Win_free(&window));
     }
 }
@@ -186,7 +174,7 @@ TEST_CASE("datatypes freed before the accesses complete", "[rma][window]") {
     MPI_OK(MPI_Get(back.address(), 1, get_type, right_neighbour(), area.displacement(), 1, get_type, window));
     get_type.free();
     MPI_OK(MPI_Win_unlock_all(window));
-    CHECK(back.read() == after_move(kept, key_of(rank(), 3), kept, key_of(rank(), 2)));
+    CHECK(back.read() == after_put(kept, key_of(rank(), 3), kept, key_of(rank(), 2)));
     MPI_OK(MPI_Win_free(&window));
   }
 }
@@ -216,49 +204,11 @@ TEST_CASE("several windows at once, on communicators of their own", "[rma][windo
   const int self = rank();
   PMPI_Allgather(&self, 1, MPI_INT, world.data(), 1, MPI_INT, reversed);
   const int before_me = world[static_cast<std::size_t>((mine + size - 1) % size)];
-  CHECK(first.read() == after_move(side, key_of(rank(), 1), side, key_of(left_neighbour(), 4)));
-  CHECK(second.read() == after_move(side, key_of(mine, 2), side, key_of(before_me, 4)));
-  CHECK(third.read() == after_move(side, key_of(rank(), 3), side, key_of(right_neighbour(), 4)));
+  CHECK(first.read() == after_put(side, key_of(rank(), 1), side, key_of(left_neighbour(), 4)));
+  CHECK(second.read() == after_put(side, key_of(mine, 2), side, key_of(before_me, 4)));
+  CHECK(third.read() == after_put(side, key_of(rank(), 3), side, key_of(right_neighbour(), 4)));
   for (MPI_Win& window : windows) MPI_OK(MPI_Win_free(&window));
   PMPI_Comm_free(&reversed);
-}
-
-TEST_CASE("a dynamic window over host and device memory", "[rma][window]") {
-  const Side side{vector(300, 2, 5, MPI_INT), 1};
-  MPI_Win window = MPI_WIN_NULL;
-  MPI_OK(MPI_Win_create_dynamic(MPI_INFO_NULL, comm(), &window));
-  MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
-  for (int round = 0; round < 3; ++round) {
-    Area areas[] = {Area(Place::device, side), Area(Place::host, side), Area(Place::device, side)};
-    Area out(Place::device, side), back(Place::host, side);
-    std::array<MPI_Aint, 3> mine = {}, theirs = {};
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      areas[i].fill(key_of(rank(), static_cast<int>(i)));
-      MPI_OK(MPI_Win_attach(window, areas[i].base(), areas[i].bytes()));
-      MPI_OK(MPI_Get_address(areas[i].address(), &mine[i]));
-    }
-    PMPI_Sendrecv(mine.data(), 3, MPI_AINT, left_neighbour(), 0, theirs.data(), 3, MPI_AINT, right_neighbour(), 0,
-                  comm(), MPI_STATUS_IGNORE);
-    out.fill(key_of(rank(), 10));
-    back.fill(key_of(rank(), 11));
-    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window));
-    for (std::size_t i = 0; i < 2; ++i) MPI_OK(put(out, side, right_neighbour(), theirs[i], side, window));
-    MPI_OK(MPI_Get(back.address(), 1, side.type, right_neighbour(), theirs[2], 1, side.type, window));
-    MPI_OK(MPI_Win_unlock(right_neighbour(), window));
-    CHECK(back.read() == after_move(side, key_of(rank(), 11), side, key_of(right_neighbour(), 2)));
-    lock_step();
-    for (int i = 0; i < 2; ++i)
-      CHECK(areas[i].read() == after_move(side, key_of(rank(), i), side, key_of(left_neighbour(), 10)));
-    for (const Area& area : areas) MPI_OK(MPI_Win_detach(window, area.base()));
-    lock_step();
-    // Nothing is attached there any more.
-    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window));
-    MPI_OK(put(out, side, right_neighbour(), theirs[0], side, window));
-    MPI_FAILS(MPI_Win_unlock(right_neighbour(), window), MPI_ERR_RMA_RANGE);
-    MPI_FAILS(MPI_Win_detach(window, areas[0].base()), MPI_ERR_RMA_ATTACH);
-    lock_step();
-  }
-  MPI_OK(MPI_Win_free(&window));
 }
 
 TEST_CASE("device buffers with memory that MPI allocates", "[rma][window]") {
@@ -402,11 +352,11 @@ TEST_CASE("errors go to the window's error handler, and the window stays usable"
     MPI_FAILS(MPI_Accumulate(out.address(), 1, MPI_FLOAT, rank(), 0, 1, MPI_FLOAT, MPI_BAND, window), MPI_ERR_OP);
   MPI_OK(MPI_Op_free(&own));
   CHECK(handler_calls == (mpich ? 17 : 18));
-  CHECK(area.read() == after_move(side, key_of(rank(), 1), integers(0), 0));
+  CHECK(area.read() == after_put(side, key_of(rank(), 1), integers(0), 0));
   // And then something right.
   MPI_OK(put_at(rank(), area.displacement(), 4));
   MPI_OK(MPI_Win_unlock(rank(), window));
-  CHECK(area.read() == after_move(side, key_of(rank(), 1), side, key_of(rank(), 2)));
+  CHECK(area.read() == after_put(side, key_of(rank(), 1), side, key_of(rank(), 2)));
   MPI_OK(MPI_Errhandler_free(&handler));
   MPI_OK(MPI_Win_free(&window));
 }
@@ -423,7 +373,7 @@ TEST_CASE("windows come and go without leaving anything behind", "[rma][window]"
     MPI_OK(MPI_Win_unlock(right_neighbour(), window));
     // No barrier: freeing waits for all.
     MPI_OK(MPI_Win_free(&window));
-    CHECK(area.read() == after_move(side, key_of(rank(), 1), side, key_of(left_neighbour(), i)));
+    CHECK(area.read() == after_put(side, key_of(rank(), 1), side, key_of(left_neighbour(), i)));
   }
 }
 
