@@ -110,18 +110,30 @@ int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* messa
     const int code = look(status.get());
     if (code != MPI_SUCCESS || flag == nullptr || *flag == 0 || status.refused(code)) return code;
     Found found{*message, {{.comm = comm}, /*rts=*/false}};
-    found.from.rts = peer_probed(comm, status.get(), /*matched=*/true);
+    found.from.rts = peer_probed(comm, status.get(), /*matched=*/true) == Probed::rts;
     return code;
   });
 }
 
-/// After a probe that has returned MPI_SUCCESS and has found a message or been refused.
-int probed(const char* call, MPI_Comm comm, const MPI_Status* wanted, const SeenStatus& seen) {
-  if (wanted == MPI_STATUS_IGNORE || seen.refused(MPI_SUCCESS)) return MPI_SUCCESS;
-  return guarded(comm, call, [&] {
-    peer_probed(comm, seen.get(), /*matched=*/false);
-    return MPI_SUCCESS;
-  });
+/// A probe that does not match: `look(status)`, which sets `*flag`. It looks again if another thread may have received
+/// what it has found: the length of the message for which an RTS stood is then not to be had any more.
+template <class Look>
+int probe(const char* call, MPI_Comm comm, const int* flag, MPI_Status* status, Look look) {
+  const SeenStatus seen(status);
+  for (;;) {
+    const std::uint64_t received = peer_received_rts();
+    const int code = look(seen.get());
+    if (code != MPI_SUCCESS || flag == nullptr || *flag == 0) return code;
+    if (status == MPI_STATUS_IGNORE || seen.refused(MPI_SUCCESS)) return MPI_SUCCESS;
+    Probed found = Probed::plain;
+    const int failure = guarded(comm, call, [&] {
+      found = peer_probed(comm, seen.get(), /*matched=*/false);
+      return MPI_SUCCESS;
+    });
+    const bool gone =
+        found == Probed::received || (found == Probed::plain_or_received && received != peer_received_rts());
+    if (!gone) return failure;
+  }
 }
 
 }  // namespace
@@ -154,15 +166,15 @@ GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_
 }
 
 GPUDT_EXPORT int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
-  const SeenStatus seen(status);
-  const int code = look_until_found([&] { return PMPI_Probe(source, tag, comm, seen.get()); },
-                                    [&](int* flag) { return PMPI_Iprobe(source, tag, comm, flag, seen.get()); });
-  return code == MPI_SUCCESS ? probed("MPI_Probe", comm, status, seen) : code;
+  constexpr int found = 1;
+  return probe("MPI_Probe", comm, &found, status, [&](MPI_Status* seen) {
+    return look_until_found([&] { return PMPI_Probe(source, tag, comm, seen); },
+                            [&](int* flag) { return PMPI_Iprobe(source, tag, comm, flag, seen); });
+  });
 }
 
 GPUDT_EXPORT int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
-  const SeenStatus seen(status);
-  const int code = look_once(flag, [&](int* found) { return PMPI_Iprobe(source, tag, comm, found, seen.get()); });
-  if (code != MPI_SUCCESS || flag == nullptr || *flag == 0) return code;
-  return probed("MPI_Iprobe", comm, status, seen);
+  return probe("MPI_Iprobe", comm, flag, status, [&](MPI_Status* seen) {
+    return look_once(flag, [&](int* found) { return PMPI_Iprobe(source, tag, comm, found, seen); });
+  });
 }

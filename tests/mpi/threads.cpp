@@ -9,57 +9,13 @@
 #include <thread>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/mpi/threads.hpp"
 
 using namespace gpudt::test;
 
 namespace {
 
-constexpr int thread_count = 4;
 constexpr int blocked_tag = 5000;
-
-/// Catch2's assertions are for one thread: others leave their complaints here.
-class Complaints {
- public:
-  void expect(bool holds, const std::string& text) {
-    if (holds) return;
-    std::lock_guard lock(mutex_);
-    if (first_.empty()) first_ = text;
-  }
-  std::string first() const { return first_; }
-
- private:
-  std::mutex mutex_;
-  std::string first_;
-};
-
-/// These tests are hidden: they need GPUDT_TEST_THREADS=1, and say so when asked for without it.
-bool threads_allowed() {
-  int level = MPI_THREAD_SINGLE;
-  PMPI_Query_thread(&level);
-  CHECK(level == MPI_THREAD_MULTIPLE);
-  return level == MPI_THREAD_MULTIPLE && all_have_partners();
-}
-
-/// Runs `work(thread, its communicator, complaints)` in all threads at once.
-void in_threads(const std::function<void(int, MPI_Comm, Complaints&)>& work) {
-  std::vector<MPI_Comm> comms(thread_count, MPI_COMM_NULL);
-  for (MPI_Comm& own : comms) MPI_Comm_dup(comm(), &own);
-  Complaints complaints;
-  const int gpu = current_gpu();
-  std::vector<std::thread> threads;
-  for (int t = 0; t < thread_count; ++t)
-    threads.emplace_back([&, t] {
-      try {
-        use_gpu(gpu);
-        work(t, comms[static_cast<std::size_t>(t)], complaints);
-      } catch (const std::exception& error) {
-        complaints.expect(false, error.what());
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  CHECK(complaints.first() == "");
-  for (MPI_Comm& own : comms) PMPI_Comm_free(&own);
-}
 
 std::uint64_t key_of(int from, int thread, int number) {
   return mix(seed(), static_cast<std::uint64_t>((from * thread_count + thread) * 10000 + number));
@@ -378,33 +334,6 @@ TEST_CASE("threads run collectives on communicators of their own", "[.][threads]
       }
       least.expect(result);
       verify(least, "Allreduce");
-    }
-  });
-}
-
-// A message from host memory that is as long as a rendezvous request lets the next probes wait for less long.
-TEST_CASE("threads probe messages that others send meanwhile", "[.][threads]") {
-  if (!threads_allowed()) return;
-  const Type type = plain(MPI_CHAR);
-  in_threads([&](int thread, MPI_Comm own, Complaints& complaints) {
-    constexpr int host_bytes = 515, device_bytes = 6000;
-    Buffer from_host(Place::host, type, host_bytes), from_device(Place::device, type, device_bytes);
-    Buffer in(Place::device, type, device_bytes);
-    for (int i = 0; i < scaled(100); ++i) {
-      const bool host = i % 4 == 0;
-      const int bytes = host ? host_bytes : device_bytes;
-      Buffer& out = host ? from_host : from_device;
-      MPI_Request request = MPI_REQUEST_NULL;
-      MPI_Isend(out.address(), bytes, type, partner(), thread, own, &request);
-      MPI_Message message = MPI_MESSAGE_NULL;
-      MPI_Status status{};
-      int told = 0;
-      MPI_Mprobe(partner(), thread, own, &message, &status);
-      MPI_Get_count(&status, type, &told);
-      complaints.expect(told == bytes, "message " + std::to_string(i) + ": a probe tells of " + std::to_string(told) +
-                                           " B, not " + std::to_string(bytes));
-      MPI_Mrecv(in.address(), device_bytes, type, &message, MPI_STATUS_IGNORE);
-      MPI_Wait(&request, MPI_STATUS_IGNORE);
     }
   });
 }

@@ -179,10 +179,16 @@ bool peer_has_room(std::size_t messages) {
   return free_descriptors() >= messages;
 }
 
-bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
-  if (!peer_checks() || status == MPI_STATUS_IGNORE) return false;
-  const int index = rts_index(received_bytes(*status));
-  if (index < 0) return false;
+std::uint64_t peer_received_rts() {
+  return peer_checks() ? world->received_rts.load() : 0;
+}
+
+Probed peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
+  if (!peer_checks() || status == MPI_STATUS_IGNORE) return Probed::plain;
+  const std::int64_t bytes = received_bytes(*status);
+  if (bytes < 0) return Probed::received;
+  const int index = rts_index(bytes);
+  if (index < 0) return Probed::plain;
   if (world->remote) receive_control_messages();
   const Envelope envelope{context_of(comm), status->MPI_SOURCE, status->MPI_TAG};
   const int sender = world_rank_of(comm, status->MPI_SOURCE);
@@ -193,13 +199,13 @@ bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
     const LockGuard lock(world->mutex);
     world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain = !offered;
   }
-  if (!offered) return false;
+  if (!offered) return Probed::plain_or_received;
   const auto lock = peer_matching();
   offered = find_unreceived(envelope, find);
-  if (!offered) return false;
-  if (matched) offered.descriptor->matched.store(1);
+  if (!offered) return Probed::plain_or_received;
+  if (matched) mark_matched(*offered.descriptor);
   PMPI_Status_set_elements_x(status, MPI_BYTE, offered.descriptor->bytes);
-  return true;
+  return Probed::rts;
 }
 
 namespace {
@@ -207,7 +213,7 @@ namespace {
 /// Releases the sender of an offer whose RTS has come to a receive that was too short for it.
 void release_sender(const Offered& offered) {
   const MessageId id{offered.index, offered.descriptor->generation};
-  offered.descriptor->matched.store(1);
+  mark_matched(*offered.descriptor);
   if (offered.descriptor->state.discard() && offered.remote >= 0) world->remote->done(offered.remote, id);
 }
 

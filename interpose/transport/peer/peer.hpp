@@ -114,10 +114,19 @@ inline void peer_received_plain(std::int64_t bytes, int source, MPI_Comm comm) {
   if (peer::rts_index(bytes) >= 0 && peer_checks()) peer_note_received(bytes, source, comm);
 }
 
+/// What a probe has found.
+enum class Probed {
+  plain,              ///< a message as the program has sent it
+  rts,                ///< an RTS
+  plain_or_received,  ///< one as long as an RTS, for which there is no offer, or no offer any more
+  received,           ///< one that another thread received before MPI had read its length, as happens in Open MPI 4.1
+};
+
 /// In the status of a probe, replaces the length of an RTS by that of the message that it stands for. `matched`: the
-/// probe is MPI_Mprobe, so that later ones do not find the message; then `status` may not be MPI_STATUS_IGNORE. True if
-/// it is an RTS.
-bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
+/// probe is MPI_Mprobe, so that later ones do not find the message; then `status` may not be MPI_STATUS_IGNORE.
+Probed peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
+/// The number of RTS messages that receives and matching probes of this process have got.
+std::uint64_t peer_received_rts();
 /// A lock that a thread holds from a matching probe until peer_probed() has returned: a message behind an RTS may be as
 /// long. Empty if only one thread at a time calls MPI.
 std::unique_lock<std::recursive_mutex> peer_matching();

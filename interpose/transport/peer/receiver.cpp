@@ -51,7 +51,7 @@ std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64
     __builtin_prefetch(reinterpret_cast<const std::byte*>(&descriptor) + at);
   if (descriptor.generation != head.generation) lost("the sender has given a message up");
   if (descriptor.destination != world->rank) return nullptr;  // a copy of another process's RTS
-  descriptor.matched.store(1);
+  mark_matched(descriptor);
   return std::unique_ptr<RendezvousReceiver>(
       new RendezvousReceiver(*segment, descriptor, {head.index, head.generation}, remote));
 }
@@ -61,7 +61,7 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_short(const vo
   const NamedOffer named = named_offer(data, bytes, there);
   if (!named) return nullptr;
   const MessageId id{named.index, named.descriptor->generation};
-  named.descriptor->matched.store(1);
+  mark_matched(*named.descriptor);
   return std::unique_ptr<RendezvousReceiver>(
       new RendezvousReceiver(*named.segment, *named.descriptor, id, /*remote=*/false));
 }

@@ -430,6 +430,11 @@ bool may_have_issued(int sender, const Envelope& envelope, int rts_index) {
   return found;
 }
 
+void mark_matched(Descriptor& descriptor) {
+  world->received_rts.fetch_add(1);  // before a probe can miss the offer (peer_received_rts())
+  descriptor.matched.store(1);
+}
+
 // --- control messages ------------------------------------------------------------------------------------------------
 
 void receive_control_messages() {

@@ -136,7 +136,8 @@ struct World {
   Mutex ranks_mutex;  // protects the ranks that are kept with communicators
   Mutex mutex;
   std::vector<PeerProcess> neighbours GUARDED_BY(mutex);  ///< of all ranks
-  std::vector<std::atomic<SteadyClock::rep>> taken;       ///< by rank: when it was last seen to have fetched a message
+  std::atomic<std::uint64_t> received_rts{0};        ///< that receives and matching probes of this process have got
+  std::vector<std::atomic<SteadyClock::rep>> taken;  ///< by rank: when it was last seen to have fetched a message
   IdleDescriptors idle GUARDED_BY(mutex);
   bool can_make_descriptors GUARDED_BY(mutex) = true;  ///< as far as is known
   std::vector<AbandonedDescriptor> abandoned GUARDED_BY(mutex);
@@ -260,6 +261,9 @@ Offered oldest_offer(int sender, const Envelope& envelope);
 bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes);
 /// Whether process `sender` may have sent an RTS of this envelope and length, even if it has withdrawn it since.
 bool may_have_issued(int sender, const Envelope& envelope, int rts_index);
+
+/// Notes that a receive, or a matching probe, of this process has got the RTS.
+void mark_matched(Descriptor& descriptor);
 
 // --- receives of several threads -------------------------------------------------------------------------------------
 
