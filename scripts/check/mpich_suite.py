@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Runs MPICH's own tests over any MPI with gpudt preloaded on the simulated device, with all that the tests allocate in
+device memory, or with their memory as it is. A test that fails is run without gpudt too: only those are named that pass
+there.
+
+usage: mpich_suite.py [--memory device|host] [--mpi SUFFIX] [--jobs N] [--seconds S] [--only PATTERN] BUILD FOLDER...
+
+BUILD is a build folder of gpudt, with its tests, for that MPI, FOLDER one of the suite's: pt2pt, coll, rma, threads/pt2pt ... The suite is
+built into BUILD/mpich-suite, which takes some minutes, from MPICH_SOURCES, a checkout of https://github.com/pmodels/mpich,
+or a clone of it; autoconf, automake and libtool are needed.
+  --memory   device (default): tests/apps/device_malloc.c takes the place of malloc(); host: as the tests are
+  --mpi      of mpicc and mpirun: openmpi for mpicc.openmpi, as Debian calls them; without it mpicc and mpirun
+  --jobs     tests at a time (2)
+  --seconds  for each test (60): those with 100,000 small messages or allocations need more
+  --only     a regular expression that names and arguments of tests must match
+e.g. mpich_suite.py build pt2pt coll rma; mpich_suite.py --memory host --mpi mpich build-mpich rma
+Ends with 1 if a test is named.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+REPOSITORY = "https://github.com/pmodels/mpich"
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_pml": "ob1", "OMPI_MCA_osc": "^ucx",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_plm_rsh_agent": "sh",
+}
+
+Test = collections.namedtuple("Test", "folder name ranks arguments environment result")
+
+
+def build_suite(options):
+    """Makes the tests of the folders; those that this MPI lacks functions for are left out."""
+    suite, mpicc = options.suite, options.mpicc
+    sources = pathlib.Path(os.environ.get("MPICH_SOURCES", suite.parent / "mpich"))
+    if not sources.is_dir():
+        subprocess.run(["git", "clone", "--quiet", "--depth", "1", REPOSITORY, sources], check=True)
+    tests = sources / "test" / "mpi"
+    with open(suite.parent / "mpich-suite.log", "a", encoding="utf-8") as log:
+        def run(*command, cwd, check=True):
+            environment = dict(os.environ, MPICH_CONFDB=str(sources / "confdb"))
+            subprocess.run(command, cwd=cwd, check=check, stdout=log, stderr=log, env=environment)
+
+        if not (tests / "configure").exists():
+            run("sh", "autogen.sh", cwd=tests)
+        if not (suite / "Makefile").exists():
+            suite.mkdir(exist_ok=True)
+            run(tests / "configure", "--disable-fortran", "--disable-cxx", "--enable-strictmpi", "CC=cc",
+                f"MPICC={mpicc}", cwd=suite)
+        for folder in ("dtpools", "util", *options.folders):
+            run("make", "--keep-going", f"--jobs={os.cpu_count()}", "check", "TESTS=", cwd=suite / folder, check=False)
+
+
+def tests_of(suite, folder):
+    """What the folder's list says, as far as it was built."""
+    for line in (suite / folder / "testlist").read_text(encoding="utf-8").splitlines():
+        words = line.split("#")[0].split()
+        if len(words) < 2 or not words[1].isdigit() or not (suite / folder / words[0]).exists():
+            continue
+        more = [word.partition("=")[::2] for word in words[2:]]
+        yield Test(folder, words[0], int(words[1]), [value for key, value in more if key == "arg"],
+                   [value for key, value in more if key == "env"], dict(more).get("resultTest", ""))
+
+
+def passes(test, status, output):
+    if test.result == "TestStatus":
+        return status != 0
+    return status == 0 and (test.result == "TestStatusNoErrors" or "No Errors" in output)
+
+
+def run(test, options, preloaded):
+    """What came of it: "passed", "failed" or "took too long"; and its output."""
+    variables = dict(variable.partition("=")[::2] for variable in test.environment)
+    if preloaded:
+        variables |= {"LD_PRELOAD": ":".join(map(str, preloaded)), "GPUDT_DEVICE": "sim", "GPUDT_SIM_HOST_ACCESS": "1"}
+    command = [options.mpirun, "-n", str(test.ranks)]
+    for name, value in variables.items():
+        command += ["-x", f"{name}={value}"] if options.is_openmpi else ["-genv", name, value]
+    process = subprocess.Popen([*command, f"./{test.name}", *test.arguments], cwd=options.suite / test.folder, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                               env={**os.environ, **ENVIRONMENT}, errors="replace")
+    try:
+        output, _ = process.communicate(timeout=options.seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            return "took too long", process.communicate(timeout=5)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "took too long", process.communicate()[0]
+    return "passed" if passes(test, process.returncode, output) else "failed", output
+
+
+def judge(test, options):
+    """Of one test: what to count, and what to say. One that fails once and then passes is only counted."""
+    outcome, _ = run(test, options, options.preloaded)
+    if outcome == "passed":
+        return outcome, ""
+    if run(test, options, [])[0] != "passed":
+        return f"{outcome} without gpudt too", ""
+    outcome, output = run(test, options, options.preloaded)
+    if outcome == "passed":
+        return "passed when repeated", ""
+    lines = [f"{test.folder}/{test.name} {' '.join(test.arguments)}, {test.ranks} ranks: {outcome}"]
+    return outcome, "\n    ".join(lines + output.strip().splitlines()[-8:])
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n")[0])
+    parser.add_argument("--memory", choices=("device", "host"), default="device")
+    parser.add_argument("--mpi", default="")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--only", type=re.compile, default=re.compile(""))
+    parser.add_argument("build", type=lambda path: pathlib.Path(path).resolve())
+    parser.add_argument("folders", nargs="+")
+    options = parser.parse_args()
+    suffix = f".{options.mpi}" if options.mpi else ""
+    options.mpicc, options.mpirun = f"mpicc{suffix}", f"mpirun{suffix}"
+    options.suite = options.build / "mpich-suite"
+    device_malloc = options.build / "tests/apps/libdevice-malloc.so"
+    version = subprocess.run([options.mpirun, "--version"], capture_output=True, text=True, check=True).stdout
+    options.is_openmpi = "Open MPI" in version or "OpenRTE" in version or "PRTE" in version
+    libraries = [options.build / "libgpudt-pmpi.so", options.build / "libgpudt-sim.so"]
+    options.preloaded = ([device_malloc] if options.memory == "device" else []) + libraries
+    for library in options.preloaded:
+        if not library.exists():
+            sys.exit(f"mpich_suite.py: there is no {library}: build it first")
+    build_suite(options)
+    tests = [test for folder in options.folders for test in tests_of(options.suite, folder)
+             if options.only.search(" ".join([test.name, *test.arguments]))]
+    counts = collections.Counter()
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for outcome, text in pool.map(lambda test: judge(test, options), tests):
+            counts[outcome] += 1
+            if text:
+                print(text, flush=True)
+    print(f"{len(tests)} tests: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
+    sys.exit(1 if counts["failed"] or counts["took too long"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+/* Preloaded, it makes an MPI program one that uses device memory: what the program itself (its executable, not its
+ * libraries) allocates after MPI_Init is memory of the simulated device, which the host may access there
+ * (GPUDT_SIM_HOST_ACCESS=1). scripts/check/mpich_suite.py runs other people's tests so. */
+#define _GNU_SOURCE
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <link.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of glibc. */
+extern void* __libc_malloc(size_t);
+extern void __libc_free(void*);
+extern void* __libc_calloc(size_t, size_t);
+extern void* __libc_realloc(void*, size_t);
+
+enum { slots = 1 << 16, most_blocks = slots / 8, garbage = 0xa5 };
+
+/* The blocks of device memory: a hash table, in which a freed block leaves a mark. */
+static struct Block {
+  void* address;
+  size_t bytes;
+} blocks[slots];
+static char freed; /* its address is the mark */
+static int count;
+static uintptr_t lowest = UINTPTR_MAX, highest;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static uintptr_t code_begin, code_end; /* of the executable */
+static volatile int begun;
+static __thread int within_cuda;
+
+static size_t slot_of(const void* address) {
+  return (size_t)(((uintptr_t)address >> 8) * 0x9E3779B97F4A7C15U >> 48);
+}
+
+static void enter(void* address, size_t bytes) {
+  pthread_mutex_lock(&mutex);
+  size_t at = slot_of(address);
+  while (blocks[at].address != NULL && blocks[at].address != &freed) at = (at + 1) % slots;
+  blocks[at] = (struct Block){address, bytes};
+  ++count;
+  if ((uintptr_t)address < lowest) lowest = (uintptr_t)address;
+  if ((uintptr_t)address > highest) highest = (uintptr_t)address;
+  pthread_mutex_unlock(&mutex);
+}
+
+/* The size of the block there, 0 if there is none; with `take` it leaves the table. */
+static size_t find(const void* address, int take) {
+  if (address == NULL || (uintptr_t)address < lowest || (uintptr_t)address > highest) return 0;
+  size_t bytes = 0;
+  pthread_mutex_lock(&mutex);
+  for (size_t at = slot_of(address); blocks[at].address != NULL; at = (at + 1) % slots) {
+    if (blocks[at].address != address) continue;
+    bytes = blocks[at].bytes;
+    if (take) {
+      blocks[at].address = &freed;
+      --count;
+    }
+    break;
+  }
+  pthread_mutex_unlock(&mutex);
+  return bytes;
+}
+
+/* Null if there is no room. */
+static void* device_memory(size_t bytes) {
+  if (bytes == 0 || count >= most_blocks) return NULL;
+  void* address = NULL;
+  within_cuda = 1;
+  const int made = cudaMalloc(&address, bytes) == cudaSuccess && cudaMemset(address, garbage, bytes) == cudaSuccess &&
+                   cudaDeviceSynchronize() == cudaSuccess;
+  within_cuda = 0;
+  if (made) enter(address, bytes);
+  return made ? address : NULL;
+}
+
+static int is_of_program(const void* caller) {
+  return begun && !within_cuda && (uintptr_t)caller >= code_begin && (uintptr_t)caller < code_end;
+}
+
+#pragma GCC visibility push(default)
+
+void* malloc(size_t bytes) {
+  void* const address = is_of_program(__builtin_return_address(0)) ? device_memory(bytes) : NULL;
+  return address != NULL ? address : __libc_malloc(bytes);
+}
+
+void* calloc(size_t number, size_t bytes) {
+  void* const address = is_of_program(__builtin_return_address(0)) ? device_memory(number * bytes) : NULL;
+  return address != NULL ? memset(address, 0, number * bytes) : __libc_calloc(number, bytes);
+}
+
+void free(void* address) {
+  if (find(address, 1) == 0) {
+    __libc_free(address);
+    return;
+  }
+  within_cuda = 1;
+  cudaFree(address);
+  within_cuda = 0;
+}
+
+void* realloc(void* address, size_t bytes) {
+  const size_t before = find(address, 0);
+  if (before == 0) return __libc_realloc(address, bytes);
+  void* moved = device_memory(bytes);
+  if (moved == NULL) moved = __libc_malloc(bytes);
+  if (moved == NULL) return NULL;
+  memcpy(moved, address, before < bytes ? before : bytes);
+  free(address);
+  return moved;
+}
+
+#pragma GCC visibility pop
+
+/* The first object is the executable. */
+static int note_code(struct dl_phdr_info* info, size_t size, void* data) {
+  (void)size;
+  (void)data;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    if (info->dlpi_phdr[i].p_type != PT_LOAD || (info->dlpi_phdr[i].p_flags & PF_X) == 0) continue;
+    code_begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+    code_end = code_begin + info->dlpi_phdr[i].p_memsz;
+  }
+  return 1;
+}
+
+static void begin(void) {
+  const char* rank = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  if (rank == NULL) rank = getenv("MPI_LOCALRANKID");
+  int devices = 0;
+  within_cuda = 1;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0)
+    cudaSetDevice(rank == NULL ? 0 : (int)strtol(rank, NULL, 10) % devices);
+  within_cuda = 0;
+  dl_iterate_phdr(note_code, NULL);
+  begun = 1;
+}
+
+#define BEHIND(name) (*(__typeof__(&P##name)*)&(void*){dlsym(RTLD_NEXT, #name)})
+
+#pragma GCC visibility push(default)
+
+int MPI_Init(int* argc, char*** argv) {
+  const int code = BEHIND(MPI_Init)(argc, argv);
+  begin();
+  return code;
+}
+
+int MPI_Init_thread(int* argc, char*** argv, int wanted, int* given) {
+  const int code = BEHIND(MPI_Init_thread)(argc, argv, wanted, given);
+  begin();
+  return code;
+}
