@@ -115,12 +115,16 @@ int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* messa
   });
 }
 
+/// Most looks of one probe while other threads receive messages. What is as long as an RTS but is none would be looked
+/// at for as long as they go on.
+constexpr int most_looks = 64;
+
 /// A probe that does not match: `look(status)`, which sets `*flag`. It looks again if another thread may have received
 /// what it has found: the length of the message for which an RTS stood is then not to be had any more.
 template <class Look>
 int probe(const char* call, MPI_Comm comm, const int* flag, MPI_Status* status, Look look) {
-  const SeenStatus seen(status);
-  for (;;) {
+  for (int looks = 1;; ++looks) {
+    const SeenStatus seen(status);
     const std::uint64_t received = peer_received_rts();
     const int code = look(seen.get());
     if (code != MPI_SUCCESS || flag == nullptr || *flag == 0) return code;
@@ -130,9 +134,8 @@ int probe(const char* call, MPI_Comm comm, const int* flag, MPI_Status* status, 
       found = peer_probed(comm, seen.get(), /*matched=*/false);
       return MPI_SUCCESS;
     });
-    const bool gone =
-        found == Probed::received || (found == Probed::plain_or_received && received != peer_received_rts());
-    if (!gone) return failure;
+    const bool gone = found == Probed::received || (found != Probed::plain && received != peer_received_rts());
+    if (failure != MPI_SUCCESS || !gone || looks == most_looks) return failure;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +19,39 @@ constexpr int data_tags = 32767;   ///< number of tags for data: MPI promises at
 constexpr int receive_burst = 16;  ///< messages that one pass receives
 constexpr std::size_t cached_layouts = 256;
 
+using Regions = std::map<std::uintptr_t, std::int64_t>;
+
+std::uintptr_t end_of(const Regions::value_type& region) {
+  return region.first + static_cast<std::uintptr_t>(region.second);
+}
+
+struct Held {
+  bool all;         ///< by regions without gaps between them
+  bool one_region;  ///< and by one of these alone
+};
+
+/// Whether regions hold the bytes from `begin` to before `end`.
+Held held(const Regions& regions, std::uintptr_t begin, std::uintptr_t end) {
+  auto next = regions.upper_bound(begin);
+  if (next == regions.begin()) return {false, false};
+  std::uintptr_t reached = end_of(*std::prev(next));
+  if (reached >= end) return {true, true};
+  for (; reached < end && next != regions.end() && next->first == reached; ++next) reached = end_of(*next);
+  return {reached >= end, false};
+}
+
+/// Whether regions hold each run of the elements.
+bool hold_runs(const Regions& regions, std::uintptr_t address, const datatype::Layout& layout, std::int64_t count) {
+  bool all = true;
+  for (std::int64_t element = 0; element < count && all; ++element)
+    datatype::for_each_run(layout, element * layout.size(), (element + 1) * layout.size(),
+                           [&](std::int64_t at, std::int64_t, std::int64_t length) {
+                             const std::uintptr_t begin = address + static_cast<std::uintptr_t>(at);
+                             all = all && held(regions, begin, begin + static_cast<std::uintptr_t>(length)).all;
+                           });
+  return all;
+}
+
 }  // namespace
 
 // --- memory ----------------------------------------------------------------------------------------------------------
@@ -26,18 +60,24 @@ bool WindowMemory::attach(void* base, std::int64_t size) {
   const auto begin = reinterpret_cast<std::uintptr_t>(base);
   if (begin + static_cast<std::uintptr_t>(size) < begin) return false;
   const LockGuard lock(mutex_);
+  if (size == 0) {
+    empty_regions_.insert(begin);
+    return true;
+  }
   const auto next = regions_.lower_bound(begin);
   if (next != regions_.end() && begin + static_cast<std::uintptr_t>(size) > next->first) return false;
-  if (next != regions_.begin()) {
-    const auto& [previous, length] = *std::prev(next);
-    if (previous + static_cast<std::uintptr_t>(length) > begin) return false;
-  }
+  if (next != regions_.begin() && end_of(*std::prev(next)) > begin) return false;
   return regions_.emplace(begin, size).second;
 }
 
 bool WindowMemory::detach(const void* base) {
   const LockGuard lock(mutex_);
-  return regions_.erase(reinterpret_cast<std::uintptr_t>(base)) != 0;
+  const auto begin = reinterpret_cast<std::uintptr_t>(base);
+  if (regions_.erase(begin) != 0) return true;
+  const auto empty = empty_regions_.find(begin);
+  if (empty == empty_regions_.end()) return false;
+  empty_regions_.erase(empty);
+  return true;
 }
 
 void WindowMemory::mark_again() {
@@ -56,17 +96,6 @@ device::StreamMark WindowMemory::after(int ordinal) const {
   return found == after_.end() ? device::StreamMark() : found->second;
 }
 
-/// Whether attached regions hold the bytes from `begin` to before `end`.
-WindowMemory::Held WindowMemory::held(std::uintptr_t begin, std::uintptr_t end) const {
-  const auto end_of = [](const auto& region) { return region.first + static_cast<std::uintptr_t>(region.second); };
-  auto next = regions_.upper_bound(begin);
-  if (next == regions_.begin()) return {false, false};
-  std::uintptr_t reached = end_of(*std::prev(next));
-  if (reached >= end) return {true, true};
-  for (; reached < end && next != regions_.end() && next->first == reached; ++next) reached = end_of(*next);
-  return {reached >= end, false};
-}
-
 std::optional<void*> WindowMemory::address(std::int64_t displacement, const datatype::Layout& layout,
                                            std::int64_t count) const {
   const datatype::Span span = layout.span(count);
@@ -78,19 +107,15 @@ std::optional<void*> WindowMemory::address(std::int64_t displacement, const data
     if (high > size_) return std::nullopt;
     return static_cast<char*>(base_) + displacement;
   }
-  const auto place = [displacement](std::int64_t offset) { return static_cast<std::uintptr_t>(displacement + offset); };
+  const auto begin = static_cast<std::uintptr_t>(low), end = static_cast<std::uintptr_t>(high);
+  const auto place = static_cast<std::uintptr_t>(displacement);
+  void* const address = reinterpret_cast<void*>(place);
   const LockGuard lock(mutex_);
-  void* const address = reinterpret_cast<void*>(place(0));
-  Held bytes = held(place(span.begin), place(span.end));
+  if (regions_.empty() || begin < regions_.begin()->first || end > end_of(*regions_.rbegin())) return std::nullopt;
+  const Held bytes = held(regions_, begin, end);
   if (bytes.one_region) return address;
-  if (!bytes.all) {
-    bytes.all = true;
-    datatype::for_each_run(layout, 0, count * layout.size(),
-                           [&](std::int64_t at, std::int64_t, std::int64_t length)
-                               REQUIRES(mutex_) { bytes.all = bytes.all && held(place(at), place(at + length)).all; });
-  }
-  if (!bytes.all) return std::nullopt;
-  const auto* const first = reinterpret_cast<const void*>(place(layout.true_lb()));
+  if (!bytes.all && !hold_runs(regions_, place, layout, count)) return std::nullopt;
+  const auto* const first = reinterpret_cast<const void*>(place + static_cast<std::uintptr_t>(layout.true_lb()));
   if (device::one_memory(layout, count, address, device::region_of(first))) return address;
   log_error("an access to this process's window: its target lies in several memories; make an access to each");
   return std::nullopt;
@@ -343,21 +368,26 @@ void WindowChannel::arrived(const std::shared_ptr<Incoming>& message) {
     answer_arrived(*message);
 }
 
+/// Finds the memory that the access is to.
+void WindowChannel::find_place(const Incoming& message, TargetAccess& access) try {
+  const MessageHeader& header = message.header;
+  const datatype::LayoutRef layout = layouts_.find(message.layout());
+  const auto address = layout ? memory_.address(header.displacement, *layout, header.count) : std::nullopt;
+  if (!address) return access.fail(MPI_ERR_RMA_RANGE);
+  TargetPlace place(layout, header.count, *address);
+  place.order_after(memory_.after(place.ordinal()));
+  access.set_place(std::move(place));
+} catch (const std::bad_alloc&) {
+  access.fail(MPI_ERR_NO_MEM);
+}
+
 void WindowChannel::access_arrived(const std::shared_ptr<Incoming>& message) {
   const MessageHeader& header = message->header;
   const int source = message->source;
   TargetAccess& access = message->access.emplace(
       header, turn_,
       [this, source](const MessageHeader& answer, Block data) { send_answer(source, answer, std::move(data)); });
-  const datatype::LayoutRef layout = layouts_.find(message->layout());
-  const auto address = layout ? memory_.address(header.displacement, *layout, header.count) : std::nullopt;
-  if (address) {
-    TargetPlace place(layout, header.count, *address);
-    place.order_after(memory_.after(place.ordinal()));
-    access.set_place(std::move(place));
-  } else {
-    access.fail(MPI_ERR_RMA_RANGE);
-  }
+  find_place(*message, access);
   if (header.bytes == 0) return;
   std::byte* const to = access.incoming();
   if (header.data_tag == 0) {

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -64,9 +65,9 @@ class WindowMemory {
   /// For dynamic windows: false if the region overlaps an attached one, or if no region begins at `base`.
   bool attach(void* base, std::int64_t size);
   bool detach(const void* base);
-  /// The address at `displacement` (in bytes; in dynamic windows an address, possibly MPI_BOTTOM). No value if `count`
-  /// elements there are not all in the window and, if they lie in several attached regions, in one memory. There is at
-  /// least one element, and it is not empty.
+  /// The address at `displacement` (in bytes; in dynamic windows an address, possibly MPI_BOTTOM). No value unless the
+  /// window holds all of the `count` elements there and, if they lie in several attached regions, all are in one
+  /// memory. There is at least one element, and it is not empty. May throw std::bad_alloc.
   std::optional<void*> address(std::int64_t displacement, const datatype::Layout& layout, std::int64_t count) const;
   /// To be called when the program opens an exposure epoch: later accesses wait for the work that is in the default
   /// stream at this time. Throws device::Error.
@@ -75,17 +76,12 @@ class WindowMemory {
   device::StreamMark after(int ordinal) const;
 
  private:
-  struct Held {
-    bool all;         ///< by regions without gaps between them
-    bool one_region;  ///< and by one of these alone
-  };
-  Held held(std::uintptr_t begin, std::uintptr_t end) const REQUIRES(mutex_);
-
   bool dynamic_ = false;
   void* base_ = nullptr;
   std::int64_t size_ = 0;
   mutable Mutex mutex_;
   std::map<std::uintptr_t, std::int64_t> regions_ GUARDED_BY(mutex_);  ///< attached: begin and size
+  std::multiset<std::uintptr_t> empty_regions_ GUARDED_BY(mutex_);     ///< attached with size 0
   std::map<int, device::StreamMark> after_ GUARDED_BY(mutex_);         ///< by GPU
 };
 
@@ -166,6 +162,7 @@ class WindowChannel {
   // In.
   int receive();
   void arrived(const std::shared_ptr<Incoming>& message);
+  void find_place(const Incoming& message, TargetAccess& access);
   void access_arrived(const std::shared_ptr<Incoming>& message);
   void answer_arrived(const Incoming& message);
   void result_arrived(const OriginOperationRef& operation, const Incoming& message);

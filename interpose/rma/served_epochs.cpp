@@ -351,7 +351,7 @@ int ServedWindow::sync() {
 int ServedWindow::attach(void* base, MPI_Aint size) {
   return guard("MPI_Win_attach", [&] {
     if (size < 0) throw MpiError(MPI_ERR_SIZE, "argument size is negative");
-    if (size != 0 && !memory_.attach(base, size))
+    if (!memory_.attach(base, size))
       throw MpiError(MPI_ERR_RMA_ATTACH, "the memory overlaps a region that is attached");
     memory_.mark_again();
     return MPI_SUCCESS;

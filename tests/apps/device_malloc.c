@@ -1,6 +1,6 @@
 /* Preloaded, it makes an MPI program one that uses device memory: what the program itself (its executable, not its
- * libraries) allocates after MPI_Init is memory of the simulated device, which the host may access there
- * (GPUDT_SIM_HOST_ACCESS=1). scripts/check/mpich_suite.py runs other people's tests so. */
+ * libraries) allocates by malloc() or calloc() after MPI_Init is memory of the simulated device, which the host may
+ * access there (GPUDT_SIM_HOST_ACCESS=1). scripts/check/mpich_suite.py runs other people's tests so. */
 #define _GNU_SOURCE
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -90,8 +90,11 @@ void* malloc(size_t bytes) {
 }
 
 void* calloc(size_t number, size_t bytes) {
-  void* const address = is_of_program(__builtin_return_address(0)) ? device_memory(number * bytes) : NULL;
-  return address != NULL ? memset(address, 0, number * bytes) : __libc_calloc(number, bytes);
+  size_t all = 0;
+  void* const address = is_of_program(__builtin_return_address(0)) && !__builtin_mul_overflow(number, bytes, &all)
+                            ? device_memory(all)
+                            : NULL;
+  return address != NULL ? memset(address, 0, all) : __libc_calloc(number, bytes);
 }
 
 void free(void* address) {

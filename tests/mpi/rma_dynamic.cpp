@@ -1,5 +1,8 @@
 // Dynamic windows: regions of host and of device memory that the program attaches and detaches.
+#include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "tests/mpi/rma.hpp"
@@ -101,32 +104,66 @@ TEST_CASE("an access to a dynamic window reaches into several regions", "[rma][w
     MPI_FAILS(put_numbers(theirs, 3 * each, blocks({3 * each}, {0}, "with the gap")), MPI_ERR_RMA_RANGE);
     MPI_FAILS(put_numbers(theirs, 2, blocks({1, 1}, {0, 2 * each}, "a number in the gap")), MPI_ERR_RMA_RANGE);
     MPI_FAILS(put_numbers(theirs, each, blocks({each}, {3 * each + 1}, "beyond the end")), MPI_ERR_RMA_RANGE);
-    lock_step();
+    expect({}, {});
     for (const int attached : {0, 1, 3}) MPI_OK(MPI_Win_detach(window, memory.data() + attached * region));
     lock_step();
   }
   MPI_OK(MPI_Win_free(&window));
 }
 
-TEST_CASE("the target of an access to a dynamic window lies in one memory", "[rma][window]") {
-  constexpr auto bytes = static_cast<MPI_Aint>(each * sizeof(int));
-  const Memory host(Place::host, bytes), device(Place::device, bytes), out(Place::device, 2 * bytes);
+TEST_CASE("a region of no bytes is attached and detached", "[rma][window]") {
+  const Memory memory(Place::device, 8);
   MPI_Win window = MPI_WIN_NULL;
   MPI_OK(MPI_Win_create_dynamic(MPI_INFO_NULL, comm(), &window));
   MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
-  MPI_OK(MPI_Win_attach(window, host.data(), bytes));
-  MPI_OK(MPI_Win_attach(window, device.data(), bytes));
-  const std::array<MPI_Aint, 2> own = {reinterpret_cast<MPI_Aint>(host.data()),
-                                       reinterpret_cast<MPI_Aint>(device.data())};
-  std::vector<MPI_Aint> theirs(own.size());
-  PMPI_Sendrecv(own.data(), 2, MPI_AINT, left_neighbour(), 0, theirs.data(), 2, MPI_AINT, right_neighbour(), 0, comm(),
+  MPI_OK(MPI_Win_attach(window, memory.data(), 0));
+  MPI_OK(MPI_Win_attach(window, memory.data() + 4, 0));
+  MPI_OK(MPI_Win_detach(window, memory.data() + 4));
+  MPI_OK(MPI_Win_detach(window, memory.data()));
+  MPI_FAILS(MPI_Win_detach(window, memory.data()), MPI_ERR_RMA_ATTACH);
+  MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("the target of an access to a dynamic window lies in one memory", "[rma][window]") {
+  constexpr auto bytes = static_cast<MPI_Aint>(each * sizeof(int));
+  Memory first(Place::device, bytes), second(Place::device, bytes), back(Place::host, 2 * bytes);
+  const Memory host(Place::host, bytes), out(Place::device, 2 * bytes);
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create_dynamic(MPI_INFO_NULL, comm(), &window));
+  MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
+  for (const Memory* memory : std::initializer_list<const Memory*>{&first, &second, &host})
+    MPI_OK(MPI_Win_attach(window, memory->data(), bytes));
+  const std::array<MPI_Aint, 3> own = {reinterpret_cast<MPI_Aint>(first.data()),
+                                       reinterpret_cast<MPI_Aint>(second.data()),
+                                       reinterpret_cast<MPI_Aint>(host.data())};
+  std::array<MPI_Aint, 3> theirs{};
+  PMPI_Sendrecv(own.data(), 3, MPI_AINT, left_neighbour(), 0, theirs.data(), 3, MPI_AINT, right_neighbour(), 0, comm(),
                 MPI_STATUS_IGNORE);
-  const int lengths[] = {each, each};
-  MPI_Datatype made = MPI_DATATYPE_NULL;
-  PMPI_Type_create_hindexed(2, lengths, theirs.data(), MPI_INT, &made);
-  const Type both{made, "host and device"};
+  const auto in_two = [&](std::size_t other) {
+    const int lengths[] = {each, each};
+    const MPI_Aint places[] = {theirs[0], theirs[other]};
+    MPI_Datatype made = MPI_DATATYPE_NULL;
+    PMPI_Type_create_hindexed(2, lengths, places, MPI_INT, &made);
+    return Type{made, "two places"};
+  };
+  const Type on_gpu = in_two(1), on_host_too = in_two(2);
+  std::vector<int> mine(each, rank()), theirs_then(2 * each, 2 * right_neighbour()), found(theirs_then.size());
+  first.write(mine.data(), bytes);
+  second.write(mine.data(), bytes);
+  lock_step();
+  // Two allocations of one GPU: their numbers are doubled, and fetched.
+  const std::vector<int> added(2 * each, right_neighbour());
+  Memory summands(Place::device, 2 * bytes);
+  summands.write(added.data(), 2 * bytes);
+  MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, right_neighbour(), 0, window));
+  MPI_OK(MPI_Accumulate(summands.data(), 2 * each, MPI_INT, right_neighbour(), 0, 1, on_gpu, MPI_SUM, window));
+  MPI_OK(MPI_Win_flush(right_neighbour(), window));
+  MPI_OK(MPI_Get(back.data(), 2 * each, MPI_INT, right_neighbour(), 0, 1, on_gpu, window));
+  MPI_OK(MPI_Win_unlock(right_neighbour(), window));
+  back.read(found.data(), back.bytes());
+  CHECK(found == theirs_then);
   MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window));
-  MPI_OK(MPI_Put(out.data(), 2 * each, MPI_INT, right_neighbour(), 0, 1, both, window));
+  MPI_OK(MPI_Put(out.data(), 2 * each, MPI_INT, right_neighbour(), 0, 1, on_host_too, window));
   MPI_FAILS(MPI_Win_unlock(right_neighbour(), window), MPI_ERR_RMA_RANGE);
   lock_step();
   MPI_OK(MPI_Win_free(&window));

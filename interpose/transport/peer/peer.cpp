@@ -180,7 +180,7 @@ bool peer_has_room(std::size_t messages) {
 }
 
 std::uint64_t peer_received_rts() {
-  return peer_checks() ? world->received_rts.load() : 0;
+  return peer_checks() && peer_has_threads() ? world->received_rts.load() : 0;
 }
 
 Probed peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {

@@ -119,13 +119,14 @@ enum class Probed {
   plain,              ///< a message as the program has sent it
   rts,                ///< an RTS
   plain_or_received,  ///< one as long as an RTS, for which there is no offer, or no offer any more
-  received,           ///< one that another thread received before MPI had read its length, as happens in Open MPI 4.1
+  received,  ///< one that another thread received before MPI had read its length (Open MPI); never by MPI_Mprobe
 };
 
 /// In the status of a probe, replaces the length of an RTS by that of the message that it stands for. `matched`: the
 /// probe is MPI_Mprobe, so that later ones do not find the message; then `status` may not be MPI_STATUS_IGNORE.
 Probed peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
-/// The number of RTS messages that receives and matching probes of this process have got.
+/// The number of RTS messages that receives and matching probes of this process have got; 0 if only one thread at a
+/// time calls MPI.
 std::uint64_t peer_received_rts();
 /// A lock that a thread holds from a matching probe until peer_probed() has returned: a message behind an RTS may be as
 /// long. Empty if only one thread at a time calls MPI.

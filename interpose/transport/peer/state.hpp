@@ -262,7 +262,7 @@ bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t byt
 /// Whether process `sender` may have sent an RTS of this envelope and length, even if it has withdrawn it since.
 bool may_have_issued(int sender, const Envelope& envelope, int rts_index);
 
-/// Notes that a receive, or a matching probe, of this process has got the RTS.
+/// Notes, and counts, that a receive or a matching probe of this process has got the RTS.
 void mark_matched(Descriptor& descriptor);
 
 // --- receives of several threads -------------------------------------------------------------------------------------
