@@ -1,7 +1,6 @@
 /* Preloaded, it makes an MPI program one that uses device memory: what the program itself (its executable, not its
  * libraries) allocates by malloc() or calloc() after MPI_Init is memory of the simulated device, which the host may
  * access there (GPUDT_SIM_HOST_ACCESS=1). scripts/check/mpich_suite.py runs other people's tests so. */
-#define _GNU_SOURCE
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -11,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of glibc. */
+/* Of glibc. NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming) */
 extern void* __libc_malloc(size_t);
 extern void __libc_free(void*);
 extern void* __libc_calloc(size_t, size_t);
 extern void* __libc_realloc(void*, size_t);
+/* NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming) */
 
 enum { slots = 1 << 16, most_blocks = slots / 8, garbage = 0xa5 };
 

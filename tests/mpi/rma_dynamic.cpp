@@ -53,8 +53,8 @@ constexpr int each = 100;  ///< numbers in a region
 
 /// Blocks of numbers, each so many numbers behind `base`.
 Type blocks(const std::vector<int>& lengths, const std::vector<MPI_Aint>& places, std::string text, MPI_Aint base = 0) {
-  std::vector<MPI_Aint> bytes;
-  for (const MPI_Aint place : places) bytes.push_back(base + place * static_cast<MPI_Aint>(sizeof(int)));
+  std::vector<MPI_Aint> bytes(places);
+  for (MPI_Aint& place : bytes) place = base + place * static_cast<MPI_Aint>(sizeof(int));
   MPI_Datatype made = MPI_DATATYPE_NULL;
   PMPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(), bytes.data(), MPI_INT, &made);
   return {made, std::move(text)};

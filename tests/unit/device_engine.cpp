@@ -371,6 +371,7 @@ TEST_CASE("engine: any number of transfers at a time", "[device]") {
   const Staging staging = device::acquire(StagingKind::mapped, 0, many * bytes);
   std::memset(staging.data(), poison, many * bytes);
   std::vector<Transfer> transfers;
+  transfers.reserve(many);
   for (int i = 0; i < many; ++i)
     transfers.push_back(device::start(Direction::pack, 0, *layout, 1, user.device() + i * 40, 0, bytes,
                                       static_cast<char*>(staging.data()) + i * bytes));
@@ -431,6 +432,7 @@ TEST_CASE("engine: an unpack waits for its layout even if that is uploaded behin
   const Staging idle = device::acquire(StagingKind::mapped, 0, 256);
   std::memcpy(in.data(), stream.data(), bytes);
   std::vector<Transfer> before;
+  before.reserve(300);
   for (int i = 0; i < 300; ++i)
     before.push_back(device::start(Direction::pack, 0, *plain_layout, 1, source.device(), 0, 256, idle.data()));
   Buffer other(user_bytes(*layout, 1));
