@@ -22,7 +22,7 @@ long long written() {
 
 /// After some messages, the sender's GPU writes them: the memory is mapped when opening it is not put off any more.
 void check_written(Place from, const Type& type) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   const long long before = written();
   send_again({type, 1, from, type, 1, Place::device}, receive_modes[0], tag_of_written,
              [&](int) { return written() > before || std::chrono::steady_clock::now() > deadline; });
