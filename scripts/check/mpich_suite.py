@@ -41,8 +41,7 @@ Test = collections.namedtuple("Test", "folder name ranks arguments environment r
 
 def build_suite(options):
     """Makes the tests of the folders; those that this MPI lacks functions for are left out."""
-    suite, mpicc = options.suite, options.mpicc
-    sources = pathlib.Path(os.environ.get("MPICH_SOURCES", suite.parent / "mpich"))
+    suite, sources = options.suite, options.sources
     if "MPICH_SOURCES" not in os.environ and not sources.is_dir():
         subprocess.run(["git", "clone", "--quiet", "--depth", "1", REPOSITORY, sources], check=True)
     tests = sources / "test" / "mpi"
@@ -56,16 +55,17 @@ def build_suite(options):
         if not (suite / "Makefile").exists():
             suite.mkdir(exist_ok=True)
             run(tests / "configure", "--disable-fortran", "--disable-cxx", "--enable-strictmpi", "CC=cc",
-                f"MPICC={mpicc}", cwd=suite)
+                f"MPICC={options.mpicc}", cwd=suite)
         for folder in ("dtpools", "util", *options.folders):
             run("make", "--keep-going", f"--jobs={os.cpu_count()}", "check", "TESTS=", cwd=suite / folder, check=False)
 
 
-def tests_of(suite, folder):
-    """What the folder's list says, as far as it was built."""
-    for line in (suite / folder / "testlist").read_text(encoding="utf-8").splitlines():
+def tests_of(options, folder):
+    """What the folder's list says, as far as it was built. Some lists are made by configure."""
+    made, kept = (tests / folder / "testlist" for tests in (options.suite, options.sources / "test" / "mpi"))
+    for line in (made if made.exists() else kept).read_text(encoding="utf-8").splitlines():
         words = line.split("#")[0].split()
-        if len(words) < 2 or not words[1].isdigit() or not (suite / folder / words[0]).exists():
+        if len(words) < 2 or not words[1].isdigit() or not (options.suite / folder / words[0]).exists():
             continue
         more = [word.partition("=")[::2] for word in words[2:]]
         yield Test(folder, words[0], int(words[1]), [value for key, value in more if key == "arg"],
@@ -90,8 +90,8 @@ def run(test, options, preloaded):
     command = [options.mpirun, "-n", str(test.ranks)]
     for name, value in variables.items():
         command += ["-x", f"{name}={value}"] if options.is_openmpi else ["-genv", name, value]
-    process = subprocess.Popen([*command, f"./{test.name}", *test.arguments], cwd=options.suite / test.folder, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    process = subprocess.Popen([*command, f"./{test.name}", *test.arguments], cwd=options.suite / test.folder,
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
                                env={**os.environ, **ENVIRONMENT}, errors="replace")
     try:
         output, _ = process.communicate(timeout=options.seconds)
@@ -132,6 +132,7 @@ def main():
     suffix = f".{options.mpi}" if options.mpi else ""
     options.mpicc, options.mpirun = f"mpicc{suffix}", f"mpirun{suffix}"
     options.suite = options.build / "mpich-suite"
+    options.sources = pathlib.Path(os.environ.get("MPICH_SOURCES", options.build / "mpich"))
     device_malloc = options.build / "tests/apps/libdevice-malloc.so"
     version = subprocess.run([options.mpirun, "--version"], capture_output=True, text=True, check=True).stdout
     options.is_openmpi = "Open MPI" in version or "OpenRTE" in version or "PRTE" in version
@@ -141,7 +142,7 @@ def main():
         if not library.exists():
             sys.exit(f"mpich_suite.py: there is no {library}: build it first")
     build_suite(options)
-    tests = [test for folder in options.folders for test in tests_of(options.suite, folder)
+    tests = [test for folder in options.folders for test in tests_of(options, folder)
              if options.only.search(" ".join([test.name, *test.arguments]))]
     counts = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
