@@ -1,6 +1,5 @@
 // Windows of every flavour with device memory in them, what they tell about themselves, and their errors.
 #include <algorithm>
-#include <array>
 
 #include "tests/mpi/rma.hpp"
 #include "tests/support/mpi_quirks.hpp"

@@ -3,9 +3,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "tests/mpi/exchange.hpp"
