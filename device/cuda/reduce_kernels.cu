@@ -13,28 +13,18 @@ template <class T>
 struct GpuReduction {
   const ReduceArgs& args;
 
-  template <Operator op, class Word>
-  __device__ __forceinline__ void all(std::int64_t words) const {
-    const std::int64_t step = blockDim.x;
-    const std::int64_t per_block = step * reduced_at_once;
-    for (std::int64_t first = blockIdx.x * per_block + threadIdx.x; first < words; first += gridDim.x * per_block)
-      reduce_words<op, Word, reduced_at_once>(args, PlainMemory(), {first, step, words});
-  }
-
   template <Operator op>
   __device__ __forceinline__ void run() const {
+    const int turn = static_cast<int>(blockIdx.x) % args.destinations;
+    const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+    std::int64_t reduced = 0;
     if constexpr (has_wide_words<T>) {
-      if (args.wide != 0) {
-        const std::int64_t words = wide_words<T>(args);
-        all<op, WideWord<T>>(words);
-        // Fewer elements than threads.
-        const std::int64_t behind = words * static_cast<std::int64_t>(16 / sizeof(T)) + threadIdx.x;
-        if (blockIdx.x == 0 && behind < args.count)
-          reduce_words<op, NarrowWord<T>, 1>(args, PlainMemory(), {behind, 1, args.count});
-        return;
-      }
+      const std::int64_t words = wide_words<T>(args);
+      reduce_words<op, WideWord<T>>(args, PlainMemory(), {first, step, words, turn});
+      reduced = words * static_cast<std::int64_t>(16 / sizeof(T));
     }
-    all<op, NarrowWord<T>>(args.count);
+    reduce_words<op, NarrowWord<T>>(args, PlainMemory(), {reduced + first, step, args.count, turn});
   }
 };
 

@@ -70,24 +70,21 @@ void combine_on_host(Operator op, Element element, const void* in, void* inout, 
 
 ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {
   ReduceArgs args = {};
-  args.ranks = static_cast<std::int32_t>(reduction.from.size());
+  args.sources = static_cast<std::int32_t>(reduction.from.size());
+  args.destinations = static_cast<std::int32_t>(reduction.to.size());
   args.op = reduction.op;
   args.element = reduction.element;
   args.result = reduction.result;
   args.count = reduction.count;
   Address bits = 0;
-  for (std::size_t rank = 0; rank < reduction.from.size(); ++rank) {
-    args.from[rank] = address_of(reduction.from[rank]);
-    args.to[rank] = address_of(reduction.to[rank]);
-    bits |= args.from[rank] | args.to[rank];
-  }
+  for (std::size_t i = 0; i < reduction.from.size(); ++i) bits |= args.from[i] = address_of(reduction.from[i]);
+  for (std::size_t i = 0; i < reduction.to.size(); ++i) bits |= args.to[i] = address_of(reduction.to[i]);
   const std::int64_t bytes = element_bytes(args.element);
   args.wide = bits % sizeof(Word16) == 0 && sizeof(Word16) % static_cast<std::size_t>(bytes) == 0 ? 1 : 0;
   const std::int64_t words = args.wide != 0 ? args.count * bytes / 16 : args.count;
-  const std::int64_t per_block = std::int64_t{block_threads} * reduced_at_once;
   const std::int64_t most = std::int64_t{multiprocessors} * blocks_for_several_gpus;
   args.block = block_threads;
-  args.grid = static_cast<std::int32_t>(std::clamp((words + per_block - 1) / per_block, std::int64_t{1}, most));
+  args.grid = static_cast<std::int32_t>(std::clamp((words + block_threads - 1) / block_threads, std::int64_t{1}, most));
   return args;
 }
 

@@ -63,8 +63,9 @@ struct Reduction {
   Result result;
   std::int64_t count;                 ///< elements of each source and destination
   std::span<const void* const> from;  ///< 1 to most_ranks
-  std::span<void* const> to;  ///< one for each source; null: nothing is stored. Each is its source's own memory,
-                              ///< or overlaps none of any source's
+  /// Null: nothing is stored there. Otherwise it overlaps no other destination, and no source, or is the source of the
+  /// same index itself. `scan` and `exscan` have one for each source, `total` 1 to most_ranks.
+  std::span<void* const> to;
 };
 
 }  // namespace gpudt::device

@@ -315,8 +315,10 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
 // --- collectives -----------------------------------------------------------------------------------------------------
 
 Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
-  if (reduction.from.empty() || reduction.from.size() > Reduction::most_ranks ||
-      reduction.from.size() != reduction.to.size() || !is_defined(reduction.op, reduction.element))
+  const auto is_number_of_ranks = [](std::size_t number) { return number >= 1 && number <= Reduction::most_ranks; };
+  if (!is_number_of_ranks(reduction.from.size()) || !is_number_of_ranks(reduction.to.size()) ||
+      (reduction.result != Result::total && reduction.from.size() != reduction.to.size()) ||
+      !is_defined(reduction.op, reduction.element))
     throw Error(Failure::runtime, "a reduction that no kernel can do");
   if (reduction.count == 0) return {};
   Gpu& here = gpu(ordinal);
