@@ -23,7 +23,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 24;
+inline constexpr std::uint32_t peer_version = 25;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
@@ -84,7 +84,7 @@ inline constexpr std::uint32_t found_on_gpu = 2;   ///< the receiver would have 
 inline constexpr std::uint32_t found_on_host = 3;  ///< it receives into host memory, or several memories
 
 /// Size of Descriptor::data, for a layout or a short message.
-inline constexpr std::size_t descriptor_data = 6720;
+inline constexpr std::size_t descriptor_data = 6784;
 /// A message of at most this length is copied to the segment if it is not fetched for a while, so that its send can
 /// end: programs expect this of short messages.
 inline constexpr std::int64_t longest_buffered = 4096;
@@ -144,7 +144,8 @@ struct alignas(64) Descriptor {
     return data;
   }
 };
-static_assert(sizeof(Descriptor) <= 8192);
+// An odd number of cache lines, so that the same members of all descriptors do not share a few sets of the caches.
+static_assert(sizeof(Descriptor) / 64 % 2 == 1);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// Slots for long layouts that are used again and again: each for up to 780,000 runs of an index list, or twice as many
