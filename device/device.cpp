@@ -290,6 +290,11 @@ bool start(PreparedTransfers& prepared, std::vector<Transfer>& started) {
   return current_engine().start(prepared, started);
 }
 
+Transfer copy_to_all(int ordinal, const void* from, std::span<void* const> to, std::int64_t bytes) {
+  // With one source nothing is combined.
+  return reduce(ordinal, {Operator::bor, Element::uint8, Result::total, bytes, {&from, 1}, to});
+}
+
 Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
   return current_engine().copy_blocks(ordinal, copies);
 }

@@ -209,6 +209,11 @@ bool start(PreparedTransfers& prepared, std::vector<Transfer>& started);
 /// element_alignment(). Thread-safe. Throws Error.
 Transfer reduce(int ordinal, const Reduction& reduction);
 
+/// Starts copies of the same bytes to 1 to Reduction::most_ranks destinations, by one kernel of GPU `ordinal`, which
+/// reads them once and must reach all of the memory. No destination may overlap the source or another one. Slow unless
+/// all addresses are multiples of 16. Thread-safe. Throws Error.
+Transfer copy_to_all(int ordinal, const void* from, std::span<void* const> to, std::int64_t bytes);
+
 /// Starts copies by one kernel of GPU `ordinal`, which must reach all of the memory. No destination may overlap a
 /// source or another destination. Thread-safe. Throws Error.
 Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);

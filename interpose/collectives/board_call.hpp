@@ -48,8 +48,9 @@ class BoardCall {
   /// Sets `mapped` to the address at which this process's GPU sees memory of process `rank`. False if the GPU does not
   /// reach it. Throws device::Error.
   bool reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped);
+  int leader_of(std::size_t rank) const { return leader_of_[rank]; }
   /// Whether this process is the leader of the GPU of process `rank`.
-  bool serves(std::size_t rank) const { return leader_of_[rank] == group_->rank(); }
+  bool serves(std::size_t rank) const { return leader_of(rank) == group_->rank(); }
   /// The blocks of process `rank`, which must not have declined.
   const peer::Blocks& blocks_of(std::size_t rank) const { return group_->told_by(rank, number_)->blocks; }
   std::span<const std::byte> layouts_of(std::size_t rank) const { return group_->layouts_by(rank, number_); }

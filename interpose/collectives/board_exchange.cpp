@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "interpose/collectives/reductions.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/state.hpp"
@@ -27,6 +28,13 @@ constexpr std::size_t most_published = 4;
 
 /// For blocks of at least this length the launch is a small part of the time.
 constexpr std::int64_t long_block = 4 << 20;
+
+/// A block that one process gives to all takes longer over the link of its GPU than over all links, if it is at least
+/// of this length: 16 MiB to three H200s take 136 us if each fetches all of it, 73 us if each fetches a third for all.
+constexpr std::int64_t least_shared = 128 << 10;
+
+/// Such blocks begin at multiples of this number of bytes, so that they are copied in words of 16 bytes.
+constexpr std::uint64_t shared_alignment = 16;
 
 /// The next block after `at` that is for or from `rank`, or the end.
 const Block* next_of(const Block* at, const Block* end, std::size_t rank) {
@@ -168,6 +176,7 @@ bool BoardExchange::recall(const BlockMessages& blocks, std::int64_t least) noex
     ordinal_ = memory->ordinal;
   }
   mine_ = plan_->contribution;
+  mine_.shares = plan_->shares() ? 1 : 0;
   blocks_ = {plan_, &plan_->blocks};
   return true;
 } catch (const std::exception&) {  // prepare() finds out what is wrong
@@ -246,7 +255,8 @@ void BoardExchange::report() const {
   report_peer(PeerEvent::collective);
   if (tracing())
     log_trace(std::string(call_) + ": by kernels that fetch " + std::to_string(mine_.given) + " messages to, and " +
-              std::to_string(mine_.taken) + " from, processes of the node");
+              std::to_string(mine_.taken) + " from, processes of the node" +
+              (moves_ && moves_->share.bytes > 0 ? "; this GPU fetches a part of the block and stores it to all" : ""));
   if (!buffers_followed) return;
   const auto here = static_cast<std::size_t>(group_->rank());
   for (const auto* const side : {&plan_->blocks.given, &plan_->blocks.taken})
@@ -267,7 +277,10 @@ bool BoardExchange::all_want_messages() const {
 }
 
 bool BoardExchange::map() {
-  if (std::shared_ptr<const Moves> before = plan_->moves(); before && before->hold_for(all_) && reach_again(*before)) {
+  const auto still_right = [&](const Moves& before) {
+    return before.hold_for(all_) && before.shared == (before.one_to_all && all_share()) && reach_again(before);
+  };
+  if (std::shared_ptr<const Moves> before = plan_->moves(); before && still_right(*before)) {
     if (before->may_prepare()) {
       const auto again = std::make_shared<Moves>(*before);
       again->prepare(ordinal_);
@@ -283,9 +296,91 @@ bool BoardExchange::map() {
   found_->moves.reserve(static_cast<std::size_t>(mine_.taken));
   found_->from.assign(all_.size(), nullptr);
   found_->to.assign(all_.size(), nullptr);
-  for (std::size_t rank = 0; rank < all_.size(); ++rank)
-    if (serves(rank) && !match(rank)) return false;
+  const std::optional<std::size_t> root = shared_root();
+  found_->one_to_all = root.has_value();
+  found_->shared = root && all_share();
+  if (found_->shared) {
+    plan_->set_shares(false);  // next time, if this fails
+    if (!find_share(*root)) return false;
+    plan_->set_shares(true);
+  } else {
+    for (std::size_t rank = 0; rank < all_.size(); ++rank)
+      if (serves(rank) && !match(rank)) return false;
+  }
   plan_->keep(moves_);
+  return true;
+}
+
+/// Whether blocks may be shared in this call, for which memory of all receivers is mapped: not in the first of its
+/// kind, since opening that takes longer than what is saved, nor where it was not reached.
+bool BoardExchange::all_share() const {
+  return std::all_of(all_.begin(), all_.end(), [](const Contribution& each) { return each.shares == 1; });
+}
+
+/// The only process that gives anything, if it gives the same long contiguous block to others, at least half of them on
+/// several GPUs beside its own. All leaders get the same answer.
+std::optional<std::size_t> BoardExchange::shared_root() const {
+  const auto gives = [](const Contribution& each) { return each.given > 0; };
+  const auto found = std::find_if(all_.begin(), all_.end(), gives);
+  if (found == all_.end() || std::any_of(found + 1, all_.end(), gives)) return std::nullopt;
+  const auto root = static_cast<std::size_t>(found - all_.begin());
+  if (found->taken != 0) return std::nullopt;
+  const Block* const first = blocks_of(root).given;
+  const bool same = std::all_of(first, first + found->given, [&](const Block& each) {
+    return each.address == first->address && each.bytes == first->bytes && each.layout.bytes == 0;
+  });
+  if (!same || first->bytes < least_shared || first->address % shared_alignment != 0) return std::nullopt;
+  std::int32_t receivers = 0, near_root = 0;
+  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+    if (all_[rank].taken == 0) continue;
+    if (!takes_only_from(rank, root)) return std::nullopt;
+    ++receivers;
+    if (leader_of(rank) == leader_of(root)) ++near_root;
+  }
+  const bool divides = receivers == found->given && 2 * near_root <= receivers && sharing_leaders(root).size() >= 2;
+  return divides ? std::optional(root) : std::nullopt;
+}
+
+/// Whether `receiver` takes the block that `root` gives to all, and nothing else.
+bool BoardExchange::takes_only_from(std::size_t receiver, std::size_t root) const {
+  const Block& taken = *blocks_of(receiver).taken;
+  const Block *const first = blocks_of(root).given, *const end = first + all_[root].given;
+  return all_[receiver].taken == 1 && taken.rank == static_cast<std::int64_t>(root) && taken.bytes == first->bytes &&
+         taken.layout.bytes == 0 && taken.address % shared_alignment == 0 && next_of(first, end, receiver) != end;
+}
+
+/// The leaders of the GPUs that receive, except for the root's, whose link is busy with giving.
+std::vector<int> BoardExchange::sharing_leaders(std::size_t root) const {
+  std::vector<int> leaders;
+  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+    const int leader = leader_of(rank);
+    if (all_[rank].taken != 0 && leader != leader_of(root) &&
+        std::find(leaders.begin(), leaders.end(), leader) == leaders.end())
+      leaders.push_back(leader);
+  }
+  return leaders;
+}
+
+static_assert(slice_multiple % shared_alignment == 0);
+
+/// Finds this leader's part of the block, if it has one. False if memory is not reached.
+bool BoardExchange::find_share(std::size_t root) {
+  const std::vector<int> leaders = sharing_leaders(root);
+  const auto self = std::find(leaders.begin(), leaders.end(), group_->rank());
+  if (self == leaders.end()) return true;
+  const Block& given = *blocks_of(root).given;
+  const auto slices = static_cast<std::int64_t>(leaders.size()), slice = self - leaders.begin();
+  const std::int64_t begin = slice_begin(given.bytes, slice, slices), end = slice_begin(given.bytes, slice + 1, slices);
+  const auto part_at = [begin](void* mapped, const Block& block, const device::Exported& memory) {
+    return static_cast<char*>(mapped) + (block.address - memory.base) + begin;
+  };
+  if (!reach(root, all_[root].from, all_[root].from.base, found_->from[root])) return false;
+  found_->share = {part_at(found_->from[root], given, all_[root].from), {}, end - begin};
+  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+    if (all_[rank].taken == 0) continue;
+    if (!reach(rank, all_[rank].to, all_[rank].to.base, found_->to[rank])) return false;
+    found_->share.to.push_back(part_at(found_->to[rank], *blocks_of(rank).taken, all_[rank].to));
+  }
   return true;
 }
 
@@ -360,14 +455,19 @@ bool BoardExchange::beside(const Move& move) const {
   return move.own && moves_->moves.size() > 1 && move.bytes > device::Gathering::long_bytes;
 }
 
-/// One kernel for as many contiguous blocks as it takes, and one for all others. A single block, or a long one, moves
-/// as a message does: by the persistent kernel, which saves the launch, by one of its own, or by the copy engine.
+/// A share by one kernel. Otherwise one kernel for as many contiguous blocks as it takes, and one for all others. A
+/// single block, or a long one, moves as a message does: by the persistent kernel, which saves the launch, by one of
+/// its own, or by the copy engine.
 void BoardExchange::start(std::vector<device::Transfer>& kernels) {
   std::vector<device::BlockCopy> together;
   const auto launch = [&] {
     if (!together.empty()) kernels.push_back(device::copy_blocks(ordinal_, together));
     together.clear();
   };
+  if (const Share& share = moves_->share; share.bytes > 0) {
+    kernels.push_back(device::copy_to_all(ordinal_, share.from, share.to, share.bytes));
+    return;
+  }
   kernels.reserve(moves_->moves.size());
   if (moves_->prepared && device::start(*moves_->prepared, kernels)) return;
   const device::Gathering gathering(moves_->moves.size() == 1 ? 0 : device::Gathering::long_bytes);

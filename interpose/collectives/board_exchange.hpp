@@ -1,7 +1,10 @@
 // Collectives that move blocks of device memory from layout to layout, by kernels of the receivers' GPUs. Each process
 // lists on its board the blocks that it sends and receives, with their layouts. The leader of each GPU (board_call.hpp)
-// fetches the blocks that the processes of this GPU receive.
+// fetches the blocks that the processes of this GPU receive. A long block that one process gives to all is divided
+// among the leaders, each of which stores its part to all receivers, once the exchange is repeated.
 #pragma once
+
+#include <optional>
 
 #include "device/device.hpp"
 #include "interpose/collectives/block_messages.hpp"
@@ -67,6 +70,11 @@ class BoardExchange : public BoardCall {
   bool delivered() override;
   int ordinal() const override { return ordinal_; }
   bool reach_again(const Moves& before);
+  bool all_share() const;
+  std::optional<std::size_t> shared_root() const;
+  bool takes_only_from(std::size_t receiver, std::size_t root) const;
+  std::vector<int> sharing_leaders(std::size_t root) const;
+  bool find_share(std::size_t root);
   bool match(std::size_t receiver);
   bool beside(const Move& move) const;
   bool add(std::size_t giver, const peer::Block& given, std::size_t receiver, const peer::Block& taken);

@@ -2,6 +2,7 @@
 // lies between the call and the kernel took twice as long as the kernel.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -20,12 +21,23 @@ struct Move {
   bool own;         ///< both are memory of this process's GPU
 };
 
+/// A leader's part of a block that one process gives to all: it is fetched once and stored to all receivers, also those
+/// of other GPUs. So no process may go on before all leaders have ended.
+struct Share {
+  const void* from = nullptr;
+  std::vector<void*> to{};
+  std::int64_t bytes = 0;
+};
+
 /// What a leader fetches, and from where. Immutable once it is known to others.
 struct Moves {
   std::vector<peer::Contribution> all{};  ///< by rank: from what has been published
   std::vector<void*> from{}, to{};  ///< by rank: `from.base` and `to.base` as this process's GPU reaches them, or null
   std::vector<datatype::LayoutRef> layouts{};
   std::vector<Move> moves{};
+  bool one_to_all = false;  ///< shared_root() has found a root
+  bool shared = false;      ///< its block is divided among leaders; `share` is this leader's part, if it has one
+  Share share{};
   /// All moves, if kernels make them together best and the exchange is not the first of its kind; otherwise null.
   std::shared_ptr<device::PreparedTransfers> prepared{};
   int attempts = 0;  ///< to prepare them: layouts may still be on their way to the GPU
@@ -68,8 +80,12 @@ class ExchangePlan {
   /// The moves of the latest call, if there was one; null otherwise.
   std::shared_ptr<const Moves> moves() const;
   void keep(std::shared_ptr<const Moves> moves) const;
+  /// Whether the block may be shared: unless memory was not reached when it was.
+  bool shares() const { return shares_.load(std::memory_order_relaxed); }
+  void set_shares(bool may) const { shares_.store(may, std::memory_order_relaxed); }
 
  private:
+  mutable std::atomic<bool> shares_{true};
   mutable Mutex mutex_;
   mutable std::shared_ptr<const Moves> moves_ GUARDED_BY(mutex_);
 };

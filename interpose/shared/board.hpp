@@ -26,6 +26,7 @@ struct Contribution {
   std::int32_t given, taken;   ///< exchange: number of blocks sent and received
   unsigned char gpu[16];       ///< the UUID of the GPU with the data
   std::uint64_t content;       ///< exchange: a number of its own for each list of blocks with layouts; 0: none
+  std::uint64_t shares;        ///< exchange: 1 if it is repeated, and memory was reached when its block was shared
   device::Exported from, to;
 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the GPUDT_ variables and of whole runs: runs `messages` under mpirun and reads what it and the library say.
 
-usage: environment.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO MESSAGES MCA_PMIX_LATE.SO
+usage: environment.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO MESSAGES MCA_PMIX_LATE.SO COLLECTIVE-TESTS
 
 Everything runs on the simulated device, so that the same is said with and without a GPU.
 """
@@ -33,7 +33,7 @@ class Run:
 
     launcher = library = sim = program = ""
 
-    def __init__(self, mode, *settings, library=True, without=None, through=(), ranks=RANKS):
+    def __init__(self, mode, *settings, library=True, without=None, through=(), ranks=RANKS, program=None):
         command = [*through, self.launcher, "-S", "-n", str(ranks), "-t", str(SECONDS), "-s", self.sim]
         if library:
             command += ["-l", self.library]
@@ -42,7 +42,7 @@ class Run:
         for setting in settings:
             command += ["-e", setting]
         arguments = (mode,) if isinstance(mode, str) else mode
-        done = subprocess.run([*command, self.program, *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, program or self.program, *arguments], capture_output=True, text=True, check=False)
         self.code = done.returncode
         self.results = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
         self.said = [line for line in done.stderr.splitlines() if line.strip()]
@@ -59,7 +59,7 @@ LARGE_TOO = sorted(ALL_RIGHT + [f"rank {rank}: large: right" for rank in range(R
 class Environment(unittest.TestCase):
     """The variables, and what only a whole run of a program shows."""
 
-    late_events = ""
+    late_events = collective_tests = ""
 
     def assert_right(self, run):
         self.assertEqual(run.code, 0, run.text)
@@ -345,6 +345,14 @@ class Environment(unittest.TestCase):
         self.assert_right(run)
         self.assertEqual(run.said, [], run.text)
 
+    def test_shared_broadcasts(self):
+        """A long broadcast is divided among the GPUs that receive it, from the second call of its kind on."""
+        case = "long broadcasts repeated with the same buffers and with others"
+        run = Run(case, "GPUDT_SIM_DEVICES=3", "GPUDT_TRACE=1", ranks=3, program=self.collective_tests)
+        self.assertEqual(run.code, 0, run.text)
+        # By two of three processes in 14 calls: of six times three calls with aligned addresses, four are the first.
+        self.assertEqual(len(run.lines("Bcast", "a part of the block")), 2 * 14, run.text)
+
     def test_abnormal_ends_leave_nothing(self):
         """Shared memory is gone, however a job has ended."""
         for mode in ("abort", "exit", "killed"):
@@ -379,7 +387,7 @@ def run_cases(case):
 
 
 def main():
-    Run.launcher, Run.library, Run.sim, Run.program, Environment.late_events = sys.argv[1:6]
+    Run.launcher, Run.library, Run.sim, Run.program, Environment.late_events, Environment.collective_tests = sys.argv[1:7]
     run_cases(Environment)
 
 

@@ -1,4 +1,4 @@
-// Reductions by whatever device there is (the simulated one if it is loaded), of
+// Reductions and copies to several destinations by whatever device there is (the simulated one if it is loaded), of
 // more and fewer sources than a thread loads from at the same time, over all words and the rest behind them.
 #include <cuda_runtime_api.h>
 
@@ -88,4 +88,26 @@ TEST_CASE("sums of several buffers to several buffers", "[device]") {
     for (const std::size_t destinations : {1, 3, 8})
       for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{1027}, std::size_t{300'003}})
         for (const std::size_t skew : {0, 4}) check_sum(sources, destinations, count, skew);
+}
+
+TEST_CASE("copies of one buffer to several", "[device]") {
+  const ReduceSession session;
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{53}, std::size_t{65'536}, std::size_t{1'000'003}})
+    for (const std::size_t skew : {std::size_t{0}, std::size_t{16}, std::size_t{3}}) {
+      INFO(bytes << " bytes, skew " << skew);
+      std::vector<unsigned char> data(bytes);
+      for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<unsigned char>(i * 7 + i / 251);
+      Guarded from(bytes, skew);
+      from.set(data.data());
+      from.put();
+      std::deque<Guarded> copies;
+      std::vector<void*> to;
+      for (int i = 0; i < 5; ++i) to.push_back(copies.emplace_back(bytes, skew).device());
+      device::copy_to_all(0, from.device(), to, static_cast<std::int64_t>(bytes)).wait();
+      for (Guarded& each : copies) {
+        each.set(data.data());
+        CHECK(each.as_set());
+      }
+      CHECK(from.as_set());
+    }
 }
