@@ -29,8 +29,8 @@ constexpr std::size_t most_published = 4;
 /// For blocks of at least this length the launch is a small part of the time.
 constexpr std::int64_t long_block = 4 << 20;
 
-/// A block that one process gives to all takes longer over the link of its GPU than over all links, if it is at least
-/// of this length: 16 MiB to three H200s take 136 us if each fetches all of it, 73 us if each fetches a third for all.
+/// The shortest block given to all that is shared: its bytes leave the root's GPU once instead of once for each GPU
+/// that receives. With three H200s, 136 us become 73 for 16 MiB; for this length some 0.7 us are saved, by calculation.
 constexpr std::int64_t least_shared = 128 << 10;
 
 /// Such blocks begin at multiples of this number of bytes, so that they are copied in words of 16 bytes.

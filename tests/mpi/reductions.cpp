@@ -13,7 +13,7 @@ using namespace gpudt::test;
 
 namespace {
 
-constexpr int enough = 5000;  ///< ints, for GPUs to be worth it
+constexpr int worth_it = 5000;  ///< ints, for GPUs
 
 /// Of all processes of `comm`.
 bool sums(MPI_Comm comm, Ints& in, Ints& out, int count, int key) {
@@ -29,44 +29,44 @@ bool sums(MPI_Comm comm, Ints& in, Ints& out, int count, int key) {
 }  // namespace
 
 TEST_CASE("reductions on communicators that come and go", "[collective][reduce]") {
-  Ints in(Place::device, enough), out(Place::device, enough);
+  Ints in(Place::device, worth_it), out(Place::device, worth_it);
   for (int i = 0; i < 300; ++i) {
     MPI_Comm copy = MPI_COMM_NULL;
     MPI_OK(MPI_Comm_dup(comm(), &copy));
-    for (int call = 0; call < 1 + i % 3; ++call) CHECK(sums(copy, in, out, enough, i + call));
+    for (int call = 0; call < 1 + i % 3; ++call) CHECK(sums(copy, in, out, worth_it, i + call));
     MPI_OK(MPI_Comm_free(&copy));
   }
 }
 
 TEST_CASE("reductions on more communicators than there are boards", "[collective][reduce]") {
-  Ints in(Place::device, enough), out(Place::device, enough);
+  Ints in(Place::device, worth_it), out(Place::device, worth_it);
   std::vector<MPI_Comm> copies(150, MPI_COMM_NULL);
   for (MPI_Comm& copy : copies) {
     MPI_OK(MPI_Comm_dup(comm(), &copy));
-    CHECK(sums(copy, in, out, enough, 1));
+    CHECK(sums(copy, in, out, worth_it, 1));
   }
-  for (const MPI_Comm copy : copies) CHECK(sums(copy, in, out, enough, 2));
+  for (const MPI_Comm copy : copies) CHECK(sums(copy, in, out, worth_it, 2));
   for (MPI_Comm& copy : copies) MPI_OK(MPI_Comm_free(&copy));
 }
 
 TEST_CASE("reductions in parts of the world", "[collective][reduce]") {
-  Ints in(Place::device, enough), out(Place::device, enough);
+  Ints in(Place::device, worth_it), out(Place::device, worth_it);
   for (int colour = 1; colour <= 3; ++colour) {
     MPI_Comm part = MPI_COMM_NULL;
     MPI_OK(MPI_Comm_split(comm(), rank() % colour, -rank(), &part));
-    for (int call = 0; call < 5; ++call) CHECK(sums(part, in, out, enough, call));
+    for (int call = 0; call < 5; ++call) CHECK(sums(part, in, out, worth_it, call));
     MPI_OK(MPI_Comm_free(&part));
   }
 }
 
 TEST_CASE("reductions in which some have their data elsewhere", "[collective][reduce]") {
-  Ints device_in(Place::device, enough), device_out(Place::device, enough);
-  Ints host_in(Place::host, enough), host_out(Place::host, enough);
+  Ints device_in(Place::device, worth_it), device_out(Place::device, worth_it);
+  Ints host_in(Place::host, worth_it), host_out(Place::host, worth_it);
   for (int i = 0; i < 60; ++i) {
     const int turn = i % (3 * ranks());
     Ints& in = turn == rank() ? host_in : device_in;
     Ints& out = turn == ranks() + rank() ? host_out : device_out;
-    CHECK(sums(comm(), in, out, enough, i));
+    CHECK(sums(comm(), in, out, worth_it, i));
   }
 }
 
@@ -140,9 +140,9 @@ TEST_CASE("reductions of several threads", "[collective-threads]") {
   running.reserve(threads);
   for (std::size_t t = 0; t < threads; ++t)
     running.emplace_back([&, t] {
-      Ints in(Place::device, enough), out(Place::device, enough);
+      Ints in(Place::device, worth_it), out(Place::device, worth_it);
       for (int i = 0; i < 30; ++i)
-        if (!sums(comms[t], in, out, enough, i)) ++wrong[t];
+        if (!sums(comms[t], in, out, worth_it, i)) ++wrong[t];
     });
   for (std::thread& thread : running) thread.join();
   CHECK(wrong == std::vector<int>(threads, 0));

@@ -14,14 +14,14 @@ namespace {
 
 using namespace gpudt;
 
-constexpr std::size_t guard = 64;
-constexpr unsigned char poison = 0xa5;
+constexpr std::size_t guard_bytes = 64;
+constexpr unsigned char guard_filling = 0xa5;
 
 /// Memory of GPU 0 with guards around `bytes` bytes, the first of which is `skew` bytes behind an aligned address.
 class Guarded {
  public:
   Guarded(std::size_t bytes, std::size_t skew)
-      : begin_(guard + skew), bytes_(bytes), host_(begin_ + bytes + guard, poison) {
+      : begin_(guard_bytes + skew), bytes_(bytes), host_(begin_ + bytes + guard_bytes, guard_filling) {
     REQUIRE(cudaMalloc(&memory_, host_.size()) == cudaSuccess);
     put();
   }
@@ -80,6 +80,33 @@ void check_sum(std::size_t sources, std::size_t destinations, std::size_t count,
   for (const Guarded& each : in) CHECK(each.as_set());
 }
 
+/// The sums of the ints of the buffers before each one, and its own if `with_own`, in that buffer.
+void check_scan(std::size_t buffers, std::size_t count, std::size_t skew, bool with_own) {
+  INFO(buffers << " buffers, " << count << " ints, skew " << skew << (with_own ? ", with its own" : ""));
+  std::deque<Guarded> all;
+  std::vector<std::vector<int>> expected;
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  std::vector<int> sum(count, 0), one(count);
+  for (std::size_t buffer = 0; buffer < buffers; ++buffer) {
+    const std::vector<int> before = sum;
+    for (std::size_t i = 0; i < count; ++i) sum[i] += one[i] = static_cast<int>(i * 17 + buffer * 503);
+    expected.push_back(with_own || buffer == 0 ? sum : before);
+    all.emplace_back(count * sizeof(int), skew).set(one.data());
+    all.back().put();
+    from.push_back(all.back().device());
+    to.push_back(all.back().device());
+  }
+  device::reduce(
+      0, {device::Operator::sum, device::Element::int32, with_own ? device::Result::scan : device::Result::exscan,
+          static_cast<std::int64_t>(count), from, to})
+      .wait();
+  for (std::size_t buffer = 0; buffer < buffers; ++buffer) {
+    all[buffer].set(expected[buffer].data());
+    CHECK(all[buffer].as_set());
+  }
+}
+
 }  // namespace
 
 TEST_CASE("sums of several buffers to several buffers", "[device]") {
@@ -88,6 +115,14 @@ TEST_CASE("sums of several buffers to several buffers", "[device]") {
     for (const std::size_t destinations : {1, 3, 8})
       for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{1027}, std::size_t{300'003}})
         for (const std::size_t skew : {0, 4}) check_sum(sources, destinations, count, skew);
+}
+
+TEST_CASE("scans of several buffers in place", "[device]") {
+  const ReduceSession session;
+  for (const std::size_t buffers : {1, 4, 5, 9})
+    for (const std::size_t count : {std::size_t{7}, std::size_t{300'003}})
+      for (const std::size_t skew : {0, 4})
+        for (const bool with_own : {false, true}) check_scan(buffers, count, skew, with_own);
 }
 
 TEST_CASE("copies of one buffer to several", "[device]") {
