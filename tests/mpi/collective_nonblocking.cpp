@@ -65,8 +65,9 @@ TEST_CASE("a nonblocking collective waits for nobody", "[collective][nonblocking
     MPI_Request barrier = MPI_REQUEST_NULL, duplication = MPI_REQUEST_NULL;
     MPI_Comm copy = MPI_COMM_NULL;
     MPI_OK(MPI_Ibarrier(comm(), &barrier));
-    if (last == 2) MPI_OK(MPI_Comm_idup(comm(), &copy, &duplication));
     PendingSum third(comm(), Place::host, 3), fourth(comm(), Place::device, 4);
+    // As the last: Open MPI mixes up its steps and collectives that come after it (docs/mpi-faults.md).
+    if (last == 2) MPI_OK(MPI_Comm_idup(comm(), &copy, &duplication));
     let_others_follow(comm());
     CHECK(fourth.wait());
     MPI_OK(MPI_Wait(&barrier, MPI_STATUS_IGNORE));
