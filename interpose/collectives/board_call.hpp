@@ -48,6 +48,7 @@ class BoardCall {
   /// Sets `mapped` to the address at which this process's GPU sees memory of process `rank`. False if the GPU does not
   /// reach it. Throws device::Error.
   bool reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped);
+  /// The rank of the leader of the GPU of process `rank`.
   int leader_of(std::size_t rank) const { return leader_of_[rank]; }
   /// Whether this process is the leader of the GPU of process `rank`.
   bool serves(std::size_t rank) const { return leader_of(rank) == group_->rank(); }

@@ -35,6 +35,7 @@ constexpr std::int64_t least_shared = 128 << 10;
 
 /// Such blocks begin at multiples of this number of bytes, so that they are copied in words of 16 bytes.
 constexpr std::uint64_t shared_alignment = 16;
+static_assert(slice_multiple % shared_alignment == 0);  // so do the parts
 
 /// The next block after `at` that is for or from `rank`, or the end.
 const Block* next_of(const Block* at, const Block* end, std::size_t rank) {
@@ -360,8 +361,6 @@ std::vector<int> BoardExchange::sharing_leaders(std::size_t root) const {
   }
   return leaders;
 }
-
-static_assert(slice_multiple % shared_alignment == 0);
 
 /// Finds this leader's part of the block, if it has one. False if memory is not reached.
 bool BoardExchange::find_share(std::size_t root) {
