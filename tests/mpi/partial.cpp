@@ -170,3 +170,25 @@ TEST_CASE("Sendrecv_replace receives less than it sends", "[partial]") {
     }
   }
 }
+
+/// Memory that other processes cannot map is packed for them, from 32 MiB on in several parts.
+TEST_CASE("long messages into longer receives", "[partial]") {
+  if (!all_have_partners()) return;
+  constexpr int block = 1 << 20;
+  const Type sent = vector(33, block, block + 64, MPI_CHAR);
+  for (const Type& received : {plain(MPI_CHAR), vector(1, block, block + 16, MPI_CHAR)}) {
+    const int count = received.size() == 1 ? 34 * block : 34;
+    INFO(received.text());
+    step(received.text());
+    Buffer out(Place::device, sent, 1), in(Place::device, received, count);
+    out.fill(key_of(rank(), 1));
+    MPI_Request send = MPI_REQUEST_NULL;
+    MPI_Status status{};
+    MPI_OK(MPI_Isend(out.address(), 1, sent, partner(), 3, comm(), &send));
+    MPI_OK(MPI_Recv(in.address(), count, received, partner(), 3, comm(), &status));
+    MPI_OK(MPI_Wait(&send, MPI_STATUS_IGNORE));
+    check_status(status, partner(), 3, received, sent.size());
+    in.expect(stream_of(sent, 1, key_of(partner(), 1)));
+    CHECK(in.difference() == "");
+  }
+}
