@@ -8,6 +8,7 @@
 
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/requests/call_buffers.hpp"
 
 namespace gpudt::interpose {
 
@@ -30,13 +31,16 @@ void* own_block(const Staged& staged, std::int64_t elements) {
   return const_cast<void*>(element_of(staged.buffer, elements, staged.type));
 }
 
-/// Number of elements before a process's own block; 0 where is_refused_alias() does not use it.
+/// Number of elements before a process's own block; 0 where is_refused_alias() does not use it, or there is none:
+/// between groups a block with this process's rank is another one's.
 inline std::int64_t own_place(MPI_Comm comm, std::int64_t count) {
-  return !refuses_all_aliases || comm == MPI_COMM_NULL ? 0 : count * CommRank(comm).rank;
+  return !refuses_all_aliases || comm == MPI_COMM_NULL || is_between_groups(comm) ? 0 : count * CommRank(comm).rank;
 }
 template <class Displacement>
 std::int64_t own_place(MPI_Comm comm, const Displacement* displs) {
-  return !refuses_all_aliases || comm == MPI_COMM_NULL || displs == nullptr ? 0 : displs[CommRank(comm).rank];
+  return displs == nullptr || !refuses_all_aliases || comm == MPI_COMM_NULL || is_between_groups(comm)
+             ? 0
+             : displs[CommRank(comm).rank];
 }
 
 }  // namespace gpudt::interpose

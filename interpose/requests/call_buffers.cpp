@@ -351,10 +351,15 @@ void CallBuffers::adopt(MPI_Request inner, MPI_Request* request) {
   *request = inner;
 }
 
-int peers_of(MPI_Comm comm) {
-  int inter = 0, size = 0;
+bool is_between_groups(MPI_Comm comm) {
+  int inter = 0;
   PMPI_Comm_test_inter(comm, &inter);
-  if (inter != 0)
+  return inter != 0;
+}
+
+int peers_of(MPI_Comm comm) {
+  int size = 0;
+  if (is_between_groups(comm))
     PMPI_Comm_remote_size(comm, &size);
   else
     PMPI_Comm_size(comm, &size);
@@ -416,17 +421,14 @@ Absent absent_neighbours(MPI_Comm comm) {
 }
 
 bool is_root(MPI_Comm comm, int root) {
-  int inter = 0, rank = 0;
-  PMPI_Comm_test_inter(comm, &inter);
-  if (inter != 0) return root == MPI_ROOT;
+  if (is_between_groups(comm)) return root == MPI_ROOT;
+  int rank = 0;
   PMPI_Comm_rank(comm, &rank);
   return rank == root;
 }
 
 bool is_served(MPI_Comm comm, int root) {
-  int inter = 0;
-  PMPI_Comm_test_inter(comm, &inter);
-  return inter == 0 || root >= 0;
+  return !is_between_groups(comm) || root >= 0;
 }
 
 }  // namespace gpudt::interpose

@@ -182,6 +182,8 @@ class CallBuffers {
 /// The number of processes that messages of `comm` may go to: its group, or the remote group of an intercommunicator.
 /// The buffers of its v and w collectives have one block for each.
 int peers_of(MPI_Comm comm);
+/// Whether it is an intercommunicator.
+bool is_between_groups(MPI_Comm comm);
 /// The numbers of blocks that a process sends and receives in an exchange.
 struct Blocks {
   int out_of;

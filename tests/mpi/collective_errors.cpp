@@ -1,5 +1,6 @@
 // Errors in collectives: the class that the same call has on host memory, through the handler of its communicator,
 // once; and life goes on afterwards.
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "tests/mpi/collective_exchange.hpp"
 #include "tests/mpi/handler_calls.hpp"
 #include "tests/mpi/pending_sums.hpp"
+#include "tests/mpi/region.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/mpi_quirks.hpp"
 
@@ -200,6 +202,32 @@ TEST_CASE("one buffer to send from and to receive into", "[collective][errors]")
     }
   check_usable(peers.comm());
   PMPI_Comm_free(&alone);
+}
+
+// Within a group that would be the own block in the other buffer, which MPI may refuse.
+TEST_CASE("between groups a block is sent from where one of its rank is received", "[collective][intercomm]") {
+  constexpr int block = 1024;
+  for (int first = 1; first < ranks(); ++first) {
+    const Peers peers = Peers::intercommunicator(first);
+    int place = 0, others = 0;
+    PMPI_Comm_rank(peers.comm(), &place);
+    PMPI_Comm_remote_size(peers.comm(), &others);
+    const int from = block * std::max(place, others);
+    Region memory(Place::device, {{0, from + block, MPI_INT}});
+    auto* const in = static_cast<int*>(memory.address());
+    auto* const wanted = static_cast<int*>(memory.reference());
+    std::vector<int> counts(static_cast<std::size_t>(others), block), displs(counts.size());
+    for (std::size_t i = 0; i < displs.size(); ++i) displs[i] = static_cast<int>(i) * block;
+    step("groups of " + std::to_string(first) + " and others");
+    memory.fill(key_of(rank(), first));
+    MPI_OK(PMPI_Allgather(wanted + from, block, MPI_INT, wanted, block, MPI_INT, peers.comm()));
+    MPI_OK(MPI_Allgather(in + from, block, MPI_INT, in, block, MPI_INT, peers.comm()));
+    CHECK(memory.difference() == "");
+    memory.fill(key_of(rank(), -first));
+    MPI_OK(PMPI_Allgatherv(wanted + from, block, MPI_INT, wanted, counts.data(), displs.data(), MPI_INT, peers.comm()));
+    MPI_OK(MPI_Allgatherv(in + from, block, MPI_INT, in, counts.data(), displs.data(), MPI_INT, peers.comm()));
+    CHECK(memory.difference() == "");
+  }
 }
 
 namespace {
