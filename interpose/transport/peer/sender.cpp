@@ -25,9 +25,9 @@ namespace {
 constexpr std::chrono::microseconds buffering_timeout{50};
 /// That time if the receiver fetches other messages meanwhile.
 constexpr std::chrono::microseconds longest_buffering_timeout{2000};
-/// Long data that are packed to be fetched are packed in parts: the first is 1 / first_fetched_fraction of the message,
-/// so that the receiver can begin soon; each other has fetched_growth times the bytes of all before it. A part costs
-/// each side a launch, in which time 10 MB are packed.
+/// Data that are packed to be fetched are packed in parts from twice least_fetched_part on: the first is 1 /
+/// first_fetched_fraction of the message, so that the receiver can begin soon; each other has fetched_growth times the
+/// bytes of all before it. A part costs each side a launch, in which time 10 MB are packed.
 constexpr std::int64_t first_fetched_fraction = 8;
 constexpr std::int64_t least_fetched_part = 16 << 20;
 constexpr std::int64_t fetched_growth = 2;
@@ -248,9 +248,9 @@ void RendezvousSender::pack_for_fetching() {
 void RendezvousSender::pack_next_part() {
   const std::int64_t begin = packing_bytes_;
   const std::int64_t bytes = descriptor_.bytes;
-  const std::int64_t first = std::max(divided(bytes, first_fetched_fraction), least_fetched_part);
-  const std::int64_t end = begin == 0 ? first : begin + begin * fetched_growth;
-  packing_bytes_ = bytes < 2 * least_fetched_part ? bytes : std::min(end, bytes);
+  const std::int64_t first =
+      bytes < 2 * least_fetched_part ? bytes : std::max(divided(bytes, first_fetched_fraction), least_fetched_part);
+  packing_bytes_ = std::min(begin == 0 ? first : begin + begin * fetched_growth, bytes);
   packing_.push_back(
       {packing_bytes_, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
                                      operand_.buffer, begin, packing_bytes_,
