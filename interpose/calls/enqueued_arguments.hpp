@@ -136,9 +136,7 @@ struct Tag {
 struct Root {
   int rank;
   int keep(MPI_Comm comm) const {
-    int inter = 0;
-    PMPI_Comm_test_inter(comm, &inter);
-    const bool special = inter != 0 && (rank == MPI_ROOT || rank == MPI_PROC_NULL);
+    const bool special = is_between_groups(comm) && (rank == MPI_ROOT || rank == MPI_PROC_NULL);
     check(special || valid_rank(comm, rank), MPI_ERR_ROOT, "the root is not valid");
     return rank;
   }

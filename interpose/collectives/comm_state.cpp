@@ -14,6 +14,7 @@
 #include "interpose/job/presence.hpp"
 #include "interpose/mpi/modex.hpp"
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/requests/call_buffers.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -90,9 +91,7 @@ int drop_state(MPI_Comm, int, void* value, void*) {
 CommState& attached_state(MPI_Comm comm) {
   if (CommState* const state = comm_state_if_any(comm)) return *state;
   auto made = std::make_unique<CommState>();
-  int inter = 0;
-  PMPI_Comm_test_inter(comm, &inter);
-  std::vector<int> ranks = inter != 0 ? std::vector<int>() : peer::world_ranks(comm);
+  std::vector<int> ranks = is_between_groups(comm) ? std::vector<int>() : peer::world_ranks(comm);
   const bool on_node = all_are(can_be_asked, ranks);
   made->together = on_node && collectives_take_part() && has_common_context(comm);
   made->over_nodes = !on_node && world_over_nodes && all_are(is_in_world, ranks);
