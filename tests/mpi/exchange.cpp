@@ -162,22 +162,25 @@ Type not_sent_before_received() {
   return vector(protocol != nullptr && std::string(protocol) == "peer" ? 3000 : 400, 1, 2);
 }
 
-void send_again(const Ends& ends, const ReceiveMode& mode, int tag, const std::function<bool(int)>& done) {
+void send_again(const Ends& ends, const ReceiveMode& mode, int tag, const std::function<bool(int)>& done, First first) {
   INFO(mode.name << ", " << ends.text());
   Buffer mine(first_of_pair() ? ends.send_place : ends.receive_place,
               first_of_pair() ? ends.send_type : ends.receive_type,
               first_of_pair() ? ends.send_count : ends.receive_count, ends.skew);
-  int more = 1;
+  const bool receiver_first = first == First::receiver;
+  int more = 1, ready = 1;
   for (int sent = 0; more != 0; ++sent) {
     const std::uint64_t key = key_of(rank() & ~1, sent);
     if (first_of_pair()) {
       mine.fill(key);
+      if (receiver_first) PMPI_Recv(&ready, 1, MPI_INT, partner(), tag + 1, comm(), MPI_STATUS_IGNORE);
       MPI_OK(MPI_Send(mine.address(), ends.send_count, ends.send_type, partner(), tag, comm()));
       more = done(sent + 1) ? 0 : 1;
       PMPI_Send(&more, 1, MPI_INT, partner(), tag, comm());
     } else {
       MPI_Status status{};
       mine.poison();
+      if (receiver_first) PMPI_Send(&ready, 1, MPI_INT, partner(), tag + 1, comm());
       MPI_OK(mode.receive({mine.address(), ends.receive_count, ends.receive_type, partner(), tag, comm()}, &status));
       const Stream stream = stream_of(ends.send_type, ends.send_count, key);
       mine.expect(stream);

@@ -77,9 +77,13 @@ void exchange(const SendMode& mode, const ReceiveMode& receive_mode, const Ends&
 /// Standard mode, blocking, both ways between partners.
 void exchange_both_ways(const Ends& ends, int tag);
 
+/// Which side of a message comes first.
+enum class First { either, receiver };
+
 /// Messages of ever new data, from one memory of the first of each pair to one of the second. `done(sent)` in the first
-/// process ends them.
-void send_again(const Ends& ends, const ReceiveMode& mode, int tag, const std::function<bool(int)>& done);
+/// process ends them. With First::receiver that process sends when the other one calls the receive.
+void send_again(const Ends& ends, const ReceiveMode& mode, int tag, const std::function<bool(int)>& done,
+                First first = First::either);
 
 /// Of device messages: longer than what is sent though nobody receives it, where each message is offered. Open MPI
 /// writes long ones that are not beyond the end of the receive buffer.

@@ -24,8 +24,9 @@ long long written() {
 void check_written(Place from, const Type& type) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   const long long before = written();
-  send_again({type, 1, from, type, 1, Place::device}, receive_modes[0], tag_of_written,
-             [&](int) { return written() > before || std::chrono::steady_clock::now() > deadline; });
+  send_again(
+      {type, 1, from, type, 1, Place::device}, receive_modes[0], tag_of_written,
+      [&](int) { return written() > before || std::chrono::steady_clock::now() > deadline; }, First::receiver);
   CHECK((written() > before || !first_of_pair()));
 }
 
@@ -39,7 +40,8 @@ TEST_CASE("data that would be packed first are written by their sender's GPU", "
       // Written, too, unless GPUDT_WAY makes rows better packed.
       for (const Ends& ends :
            {Ends{rows, 1, from, longer, 1, Place::device}, Ends{one, 1, from, rows, 1, Place::device}})
-        send_again(ends, receive_modes[0], tag_of_written, [](int sent) { return sent == few_sent; });
+        send_again(
+            ends, receive_modes[0], tag_of_written, [](int sent) { return sent == few_sent; }, First::receiver);
     }
 }
 
