@@ -135,7 +135,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Several at a time: their ranks mostly wait for each other, but a GPU has not room for any number of processes.
 processes=2
-have_gpu || processes=3
+have_gpu || processes=4
 "${prefix[@]}" meson test -C "$build" "${rebuild[@]}" --print-errorlogs --num-processes "$processes" "$@" 2>&1 | tee "$log"
 code=${PIPESTATUS[0]}
 

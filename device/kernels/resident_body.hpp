@@ -14,8 +14,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <thread>
 
+#include "base/nap.hpp"
 #include "device/kernels/kernel_host.hpp"
 
 namespace gpudt::device {
@@ -87,7 +87,6 @@ inline void write_job(Mailbox& box, std::uint32_t number, const BatchJob& job) {
 template <class Translate, class Ended>
 void run_on_host(const ResidentArgs& args, const Translate& translate, const Ended& ended) {
   using Clock = std::chrono::steady_clock;
-  constexpr auto nap = std::chrono::microseconds(20);  // the host may have few processors for many GPUs
   Mailbox& box = *args.box;
   std::atomic_ref(box.started).store(args.launch, std::memory_order_release);
   std::uint32_t number = args.first_job;
@@ -102,8 +101,9 @@ void run_on_host(const ResidentArgs& args, const Translate& translate, const End
       continue;
     }
     const bool told = number_of(std::atomic_ref(box.job[0]).load(std::memory_order_acquire)) == no_more_jobs;
-    if (told || Clock::now() - active >= std::chrono::microseconds(args.timeout_us)) break;
-    std::this_thread::sleep_for(nap);
+    const Clock::duration idle = Clock::now() - active;
+    if (told || idle >= std::chrono::microseconds(args.timeout_us)) break;
+    nap_after(idle);  // the host may have few processors for many GPUs
   }
   std::atomic_ref(box.ended).store(args.launch, std::memory_order_release);
 }

@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "base/nap.hpp"
 #include "base/numbers.hpp"
 #include "base/signals.hpp"
 #include "device/sim/context_lock.hpp"
@@ -23,7 +24,8 @@
 namespace gpudt::sim {
 namespace {
 
-constexpr auto shared_event_poll = std::chrono::microseconds(20);
+/// Of a delay, beyond which a thread sleeps: a sleep itself takes some 20 us of a processor.
+constexpr int longest_spin_us = 20;
 
 // A fault in device work becomes a sticky error: the worker jumps out of the work. Other faults go to the handler that
 // was installed before.
@@ -193,7 +195,10 @@ void Executor::delay() const {
   if (most_delay_us_ == 0) return;
   thread_local std::minstd_rand random{std::random_device{}()};
   const int us = std::uniform_int_distribution<int>(least_delay_us_, most_delay_us_)(random);
-  std::this_thread::sleep_for(std::chrono::microseconds(us));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(us);
+  if (us > longest_spin_us) std::this_thread::sleep_until(end);
+  while (std::chrono::steady_clock::now() < end) {
+  }
 }
 
 /// What must end before the work that is about to be queued on `stream`, by the rules of the legacy default stream.
@@ -291,7 +296,8 @@ void Event::record(const StreamRef& stream) {
 
 void Event::wait_for(const EventWords& words, std::uint64_t count, bool shared) {
   if (shared) {
-    while (words.completed.load() < count) std::this_thread::sleep_for(shared_event_poll);
+    const auto began = std::chrono::steady_clock::now();
+    while (words.completed.load() < count) nap_after(std::chrono::steady_clock::now() - began);
     return;
   }
   Executor& executor = Executor::instance();

@@ -5,10 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/nap.hpp"
 #include "device/kernels/copy_blocks_body.hpp"
 #include "device/kernels/kernel_host.hpp"
 #include "device/kernels/reduce_body.hpp"
@@ -46,13 +46,12 @@ void set_flag(void* given) {
   std::atomic_ref<std::uint32_t>(*signal.flag).store(signal.value, std::memory_order_release);
 }
 
-constexpr std::chrono::microseconds between_looks{10};  ///< at the numbers of gates
-
 /// Where several streams wait, their workers must leave the cores to those whom they wait for.
 void wait_at(const GateWait& gate) {
   const std::atomic_ref<std::uint32_t> done(*gate.done);
+  const auto began = std::chrono::steady_clock::now();
   while (static_cast<std::int32_t>(done.load(std::memory_order_acquire) - gate.value) < 0)
-    std::this_thread::sleep_for(between_looks);
+    nap_after(std::chrono::steady_clock::now() - began);
 }
 
 void meet_on_worker(void* given) {
