@@ -25,7 +25,7 @@ namespace gpudt::test {
 using namespace gpudt::device;
 
 inline constexpr std::uint64_t page = 4096;
-inline constexpr std::uint64_t granule = 4096;  ///< StubRuntime's
+inline constexpr std::uint64_t stub_granule = 4096;  ///< StubRuntime's
 inline constexpr GpuId gpu = {7}, far_gpu = {8};
 
 /// Allocations are what the test says; a handle opens at an address of its own.

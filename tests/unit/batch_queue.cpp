@@ -23,7 +23,7 @@ using namespace gpudt::device;
 using namespace gpudt::test;
 
 /// What was launched: how many transfers by one kernel, or a copy.
-struct Log {
+struct QueueLog {
   std::vector<int> kernels;
   int copies = 0;
   std::vector<Completion> running;
@@ -37,7 +37,7 @@ struct Log {
 
 class LoggingRuntime final : public HostMemoryRuntime {
  public:
-  explicit LoggingRuntime(Log& log) : log_(log) {}
+  explicit LoggingRuntime(QueueLog& log) : log_(log) {}
   Traits traits(int) override { return {4, "logging", {}}; }
   void stream_synchronize(int, StreamHandle) override { log_.end_all(); }
   bool copy_box_async(int, const CopyBox& box, StreamHandle) override {
@@ -64,12 +64,12 @@ class LoggingRuntime final : public HostMemoryRuntime {
     if (log_.refuse) throw Error(Failure::runtime, "refused");
     log_.kernels.push_back(transfers);
   }
-  Log& log_;
+  QueueLog& log_;
 };
 
 /// An engine, memory with a pattern, and places to pack it to.
-struct Bench {
-  explicit Bench(const Config& config = {})
+struct QueueBench {
+  explicit QueueBench(const Config& config = {})
       : engine(std::make_unique<Engine>(std::make_unique<LoggingRuntime>(log), config)) {
     for (std::size_t i = 0; i < user.size(); ++i) user[i] = static_cast<char>(i * 7 + i / 251);
   }
@@ -87,7 +87,7 @@ struct Bench {
   }
 
   static constexpr int room = 2048;
-  Log log;
+  QueueLog log;
   std::vector<char> user = std::vector<char>(1 << 20), packed = std::vector<char>(100 * room);
   std::size_t packs = 0;
   std::unique_ptr<Engine> engine;
@@ -108,7 +108,7 @@ using Launches = std::vector<int>;
 
 TEST_CASE("what finds its GPU idle is launched at once, what does not waits to be asked for", "[kernel]") {
   const Rows rows;
-  Bench bench(kernels_only());
+  QueueBench bench(kernels_only());
   Transfer first = bench.pack(*rows.layout);
   CHECK(bench.log.kernels == Launches{1});
   Transfer second = bench.pack(*rows.layout), third = bench.pack(*rows.layout);
@@ -127,7 +127,7 @@ TEST_CASE("what finds its GPU idle is launched at once, what does not waits to b
 
 TEST_CASE("each transfer of a launch ends by itself", "[kernel]") {
   const Rows rows;
-  Bench bench(kernels_only());
+  QueueBench bench(kernels_only());
   std::vector<Transfer> transfers;
   transfers.reserve(batch_jobs + 1);
   {
@@ -147,7 +147,7 @@ TEST_CASE("each transfer of a launch ends by itself", "[kernel]") {
 
 TEST_CASE("a launch holds so many transfers, and nothing waits beyond that", "[kernel]") {
   const Rows rows;
-  Bench bench(kernels_only());
+  QueueBench bench(kernels_only());
   std::vector<Transfer> transfers;
   transfers.reserve(batch_jobs + 1);
   const Gathering gathering(Gathering::long_bytes);
@@ -163,7 +163,7 @@ TEST_CASE("without batches nothing waits", "[kernel]") {
   const Rows rows;
   Config config = kernels_only();
   config.batches = false;
-  Bench bench(config);
+  QueueBench bench(config);
   const Gathering gathering(Gathering::long_bytes);
   const Transfer first = bench.pack(*rows.layout), second = bench.pack(*rows.layout);
   CHECK(bench.log.kernels == Launches{1, 1});
@@ -172,7 +172,7 @@ TEST_CASE("without batches nothing waits", "[kernel]") {
 
 TEST_CASE("long messages are launched by themselves, behind those that wait", "[kernel]") {
   const Rows rows;
-  Bench bench(kernels_only());
+  QueueBench bench(kernels_only());
   Transfer first = bench.pack(*rows.layout), second = bench.pack(*rows.layout), third = bench.pack(*rows.layout);
   const OwnedType type = std::move(hvector((5 << 20) / 16, 16, 16, MPI_BYTE).commit());
   const datatype::LayoutRef layout = datatype::decode(type);
@@ -184,7 +184,7 @@ TEST_CASE("long messages are launched by themselves, behind those that wait", "[
 
 TEST_CASE("beside others, a kernel moves what would go by the copy engine by itself", "[kernel]") {
   const Rows rows;
-  Bench bench;
+  QueueBench bench;
   const OwnedType type = std::move(contiguous(500, MPI_BYTE).commit());
   const datatype::LayoutRef row = datatype::decode(type);
   {
@@ -201,7 +201,7 @@ TEST_CASE("beside others, a kernel moves what would go by the copy engine by its
 }
 
 TEST_CASE("of a stream from a peer, a kernel moves what would go by the copy engine by itself", "[kernel]") {
-  Bench bench;
+  QueueBench bench;
   constexpr std::int64_t bytes = 2 << 20;
   const OwnedType type = std::move(contiguous(bytes, MPI_BYTE).commit());
   const datatype::LayoutRef layout = datatype::decode(type);
@@ -225,7 +225,7 @@ TEST_CASE("the copy engine moves by itself what is wanted of it", "[kernel]") {
   const Rows rows;
   Config config;
   config.way = Way::copy;
-  Bench bench(config);
+  QueueBench bench(config);
   const OwnedType type = std::move(structure({1, 2}, {0, 16}, {MPI_INT, MPI_CHAR}).commit());
   const datatype::LayoutRef irregular = datatype::decode(type);
   const Gathering gathering(Gathering::long_bytes);
@@ -238,7 +238,7 @@ TEST_CASE("the copy engine moves by itself what is wanted of it", "[kernel]") {
 
 TEST_CASE("transfers that cannot be launched say so, each of them, and the next ones are", "[kernel]") {
   const Rows rows;
-  Bench bench(kernels_only());
+  QueueBench bench(kernels_only());
   std::vector<Transfer> transfers;
   transfers.reserve(batch_jobs + 1);
   const Gathering gathering(Gathering::long_bytes);
@@ -260,7 +260,7 @@ TEST_CASE("transfers that cannot be launched say so, each of them, and the next 
 
 TEST_CASE("what waits is launched when the engine ends", "[kernel]") {
   const Rows rows;
-  Bench bench(kernels_only());
+  QueueBench bench(kernels_only());
   const Gathering gathering(Gathering::long_bytes);
   Transfer first = bench.pack(*rows.layout), second = bench.pack(*rows.layout);
   bench.engine.reset();

@@ -83,14 +83,14 @@ struct Placed {
   device::Side side(Areas& areas) const { return {message.layout, message.count, areas.user.at(at)}; }
 };
 
-struct Job {
-  virtual ~Job() = default;
+struct TypedJob {
+  virtual ~TypedJob() = default;
   virtual Transfer start(Areas& areas) const = 0;
   /// What it should do, to the images.
   virtual void imitate(Areas& areas) const = 0;
 };
 
-struct PackJob final : Job {
+struct PackJob final : TypedJob {
   PackJob(Areas& areas, Random& random, Direction its_direction, const Message& message)
       : user(areas, random, message),
         direction(its_direction),
@@ -123,7 +123,7 @@ struct PackJob final : Job {
   std::int64_t begin = 0, end = 0, packed = 0;
 };
 
-struct TransferJob final : Job {
+struct TransferJob final : TypedJob {
   TransferJob(Areas& areas, Random& random, const Message& its_from, const Message& its_to)
       : from(areas, random, its_from), to(areas, random, its_to), bytes(std::min(from.bytes(), to.bytes())) {
     if (bytes > 0 && random(0, 2) == 0) bytes = random(0, bytes);
@@ -141,7 +141,7 @@ struct TransferJob final : Job {
   std::int64_t bytes;
 };
 
-using Jobs = std::vector<std::unique_ptr<Job>>;
+using Jobs = std::vector<std::unique_ptr<TypedJob>>;
 
 /// All at once, with or without being gathered; in one thread or shared out.
 void check_jobs(Areas& areas, Random& random, const Jobs& jobs, bool gathered) {
@@ -193,7 +193,7 @@ Message shifted(Types& types, Random& random, const Message& message) {
   return types.shifted.emplace_back(OwnedType(type)).message(message.count);
 }
 
-std::unique_ptr<Job> draw_job(Areas& areas, Types& types, Random& random) {
+std::unique_ptr<TypedJob> draw_job(Areas& areas, Types& types, Random& random) {
   switch (random(0, 3)) {
     case 0:
       return std::make_unique<PackJob>(areas, random, Direction::pack, draw(types, random, false));

@@ -79,8 +79,8 @@ class HeldStream {
 };
 
 /// The engine, on rows of device memory that hold `before`.
-struct Session {
-  explicit Session(device::Config config = {}, Order order = Order::default_stream) {
+struct StreamSession {
+  explicit StreamSession(device::Config config = {}, Order order = Order::default_stream) {
     config.order = order;
     device::start(config);
     REQUIRE(cudaMalloc(&memory, bytes) == cudaSuccess);
@@ -91,13 +91,13 @@ struct Session {
     pack(0, {}).wait();  // all that takes a while the first time is there from now on
     std::memset(packed.data(), 0, bytes);
   }
-  ~Session() {
+  ~StreamSession() {
     cudaFree(memory);
     packed = {};
     device::stop();
   }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
+  StreamSession(const StreamSession&) = delete;
+  StreamSession& operator=(const StreamSession&) = delete;
   Transfer pack(std::size_t row, const StreamMark& after) const {
     return device::start(Direction::pack, 0, *layout, row_bytes / 8, static_cast<char*>(memory) + row * row_bytes, 0,
                          row_bytes, static_cast<char*>(packed.data()) + row * row_bytes, device::MemoryKind::pinned,
@@ -199,29 +199,29 @@ TEST_CASE("default stream: a mark in an idle stream has been reached", "[kernel]
 TEST_CASE("default stream: transfers begin together when their mark has been reached", "[device]") {
   device::Config config;
   config.way = device::Way::kernel;
-  const Session session(config);
+  const StreamSession session(config);
   HeldStream held;
-  REQUIRE(cudaMemsetAsync(session.memory, Session::later, Session::bytes, nullptr) == cudaSuccess);
+  REQUIRE(cudaMemsetAsync(session.memory, StreamSession::later, StreamSession::bytes, nullptr) == cudaSuccess);
   const StreamMark mark = device::mark_default_stream(0);
   CHECK_FALSE(mark.reached());
   std::vector<Transfer> transfers;
-  for (std::size_t row = 1; row < Session::rows; ++row) transfers.push_back(session.pack(row, mark));
+  for (std::size_t row = 1; row < StreamSession::rows; ++row) transfers.push_back(session.pack(row, mark));
   for (Transfer& transfer : transfers) CHECK_FALSE(transfer.done());
   session.pack(0, {}).wait();  // is not behind them
-  CHECK(session.holds(0, Session::before));
+  CHECK(session.holds(0, StreamSession::before));
   CHECK(session.holds(1, 0));
   const device::Movements before = device::movements();
   held.release();
   mark.wait();
   for (Transfer& transfer : transfers) transfer.wait();
   const device::Movements after = device::movements();
-  for (std::size_t row = 1; row < Session::rows; ++row) CHECK(session.holds(row, Session::later));
+  for (std::size_t row = 1; row < StreamSession::rows; ++row) CHECK(session.holds(row, StreamSession::later));
   CHECK(after.batches - before.batches == 1);
-  CHECK(after.batched - before.batched == Session::rows - 1);
+  CHECK(after.batched - before.batched == StreamSession::rows - 1);
 }
 
 TEST_CASE("default stream: a transfer that is destroyed before its mark has been reached never begins", "[device]") {
-  const Session session;
+  const StreamSession session;
   HeldStream held;
   const StreamMark mark = device::mark_default_stream(0);
   { const Transfer dropped = session.pack(0, mark); }
@@ -229,12 +229,12 @@ TEST_CASE("default stream: a transfer that is destroyed before its mark has been
   held.release();
   other.wait();
   CHECK(session.holds(0, 0));
-  CHECK(session.holds(1, Session::before));
+  CHECK(session.holds(1, StreamSession::before));
 }
 
 TEST_CASE("default stream: nothing waits for it if that is not wanted", "[device]") {
-  const Session session({}, Order::none);
+  const StreamSession session({}, Order::none);
   const HeldStream held;
   session.pack(0, device::mark_default_stream(0)).wait();
-  CHECK(session.holds(0, Session::before));
+  CHECK(session.holds(0, StreamSession::before));
 }

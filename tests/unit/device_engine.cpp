@@ -28,23 +28,23 @@ using device::Transfer;
 constexpr unsigned char poison = 0xa5;
 
 /// The engine, while it lives.
-struct Session {
-  explicit Session(const device::Config& config = {}) { device::start(config); }
-  ~Session() { device::stop(); }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
+struct EngineSession {
+  explicit EngineSession(const device::Config& config = {}) { device::start(config); }
+  ~EngineSession() { device::stop(); }
+  EngineSession(const EngineSession&) = delete;
+  EngineSession& operator=(const EngineSession&) = delete;
 };
 
 /// Device memory and a host copy of it.
-class Buffer {
+class EngineBuffer {
  public:
-  explicit Buffer(std::size_t bytes) : host(bytes, poison) {
+  explicit EngineBuffer(std::size_t bytes) : host(bytes, poison) {
     REQUIRE(cudaMalloc(&address_, bytes) == cudaSuccess);
     put();
   }
-  ~Buffer() { cudaFree(address_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  ~EngineBuffer() { cudaFree(address_); }
+  EngineBuffer(const EngineBuffer&) = delete;
+  EngineBuffer& operator=(const EngineBuffer&) = delete;
   char* device() const { return static_cast<char*>(address_); }
   /// cudaMemcpy from pageable memory may return before the bytes are where other streams see them.
   void put() const {
@@ -104,7 +104,7 @@ MPI_Datatype indexed(int count) {
 }
 
 /// A structure of a list and a vector, so that nothing but the general traversal does.
-MPI_Datatype structure() {
+MPI_Datatype structure_type() {
   MPI_Datatype parts[3] = {indexed(7), MPI_CHAR, vector_of(5, 2, 3)};
   const int lengths[3] = {2, 3, 1};
   const MPI_Aint places[3] = {0, 400, 500};
@@ -115,18 +115,18 @@ MPI_Datatype structure() {
   return type;
 }
 
-struct Case {
+struct EngineCase {
   const char* name;
   std::function<MPI_Datatype()> make;
   int count;
 };
 
-const Case cases[] = {
+const EngineCase cases[] = {
     {"contiguous", [] { return contiguous(1000); }, 3},
     {"contiguous, by the copy engine", [] { return contiguous(1 << 20); }, 3},
     {"vector", [] { return vector_of(40, 3, 7); }, 5},
     {"indexed", [] { return indexed(300); }, 4},
-    {"structure", structure, 9},
+    {"structure", structure_type, 9},
 };
 
 std::vector<unsigned char> packed_by_mpi(const void* user, int count, MPI_Datatype type) {
@@ -168,8 +168,8 @@ void write_staging(const Staging& staging, StagingKind kind, const std::vector<u
   }
 }
 
-void check_pack(Buffer& user, const Case& which, const Type& type, const datatype::Layout& layout, StagingKind kind,
-                std::int64_t begin, std::int64_t end) {
+void check_pack(EngineBuffer& user, const EngineCase& which, const Type& type, const datatype::Layout& layout,
+                StagingKind kind, std::int64_t begin, std::int64_t end) {
   constexpr std::size_t guard = 64;
   const auto expected = packed_by_mpi(user.host.data(), which.count, type.get());
   const auto bytes = static_cast<std::size_t>(end - begin);
@@ -184,8 +184,8 @@ void check_pack(Buffer& user, const Case& which, const Type& type, const datatyp
   CHECK(got == want);
 }
 
-void check_unpack(Buffer& user, const Case& which, const Type& type, const datatype::Layout& layout, StagingKind kind,
-                  std::int64_t begin, std::int64_t end) {
+void check_unpack(EngineBuffer& user, const EngineCase& which, const Type& type, const datatype::Layout& layout,
+                  StagingKind kind, std::int64_t begin, std::int64_t end) {
   std::vector<unsigned char> stream(static_cast<std::size_t>(layout.size() * which.count));
   for (std::size_t i = 0; i < stream.size(); ++i) stream[i] = static_cast<unsigned char>(i * 31 + 7);
   const Staging staging = device::acquire(kind, 0, stream.size());
@@ -202,7 +202,7 @@ bool simulated() {
 }
 
 TEST_CASE("memory that is surely the host's", "[device]") {
-  const Session session;
+  const EngineSession session;
   if (std::string(device::runtime_name()) == "none") return;
   const int on_stack = 0;  // of the first thread, on which the tests run
   CHECK(device::surely_host(&on_stack));
@@ -218,19 +218,19 @@ TEST_CASE("memory that is surely the host's", "[device]") {
   CHECK_FALSE(device::surely_host(mapped));
   munmap(mapped, 1);
   CHECK_FALSE(device::surely_host(nullptr));
-  const Buffer buffer(1 << 20);
+  const EngineBuffer buffer(1 << 20);
   CHECK_FALSE(device::surely_host(buffer.device()));
 }
 
 }  // namespace
 
 TEST_CASE("engine: packs and unpacks every form, whole and in part", "[device]") {
-  const Session session;
+  const EngineSession session;
   REQUIRE(std::string(device::runtime_name()) != "none");
-  for (const Case& which : cases) {
+  for (const EngineCase& which : cases) {
     const Type type(which.make());
     const datatype::LayoutRef layout = datatype::decode(type.get());
-    Buffer user(user_bytes(*layout, which.count));
+    EngineBuffer user(user_bytes(*layout, which.count));
     user.number(1);
     const std::int64_t total = layout->size() * which.count;
     for (const StagingKind kind : {StagingKind::mapped, StagingKind::device}) {
@@ -245,20 +245,20 @@ TEST_CASE("engine: packs and unpacks every form, whole and in part", "[device]")
 }
 
 TEST_CASE("engine: messages beyond the caches of a GPU, within it", "[device]") {
-  const Session session;
+  const EngineSession session;
   constexpr int megabytes = 52;
-  const Case beyond[] = {
+  const EngineCase beyond[] = {
       {"long rows", [] { return vector_of(megabytes * 2048, 128, 160); }, 1},
       {"short rows", [] { return vector_of(megabytes << 15, 8, 12); }, 1},
       {"words of four bytes", [] { return vector_of(megabytes << 15, 8, 13); }, 1},
       {"irregular", [] { return indexed(1000); }, megabytes << 20 >> 12},
   };
-  for (const Case& which : beyond) {
+  for (const EngineCase& which : beyond) {
     // One processor takes long, and does all alike but for what tells the end.
     if (simulated() && &which != &beyond[1]) continue;
     const Type type(which.make());
     const datatype::LayoutRef layout = datatype::decode(type.get());
-    Buffer user(user_bytes(*layout, which.count));
+    EngineBuffer user(user_bytes(*layout, which.count));
     user.number(1);
     const std::int64_t total = layout->size() * which.count;
     for (const auto& [begin, end] : {std::pair{std::int64_t(0), total}, {total / 128 * 4, total - 4}, {7, total - 5}}) {
@@ -271,8 +271,8 @@ TEST_CASE("engine: messages beyond the caches of a GPU, within it", "[device]") 
 }
 
 TEST_CASE("engine: absolute addresses", "[device]") {
-  const Session session;
-  Buffer first(100), second(200);
+  const EngineSession session;
+  EngineBuffer first(100), second(200);
   first.number(1);
   second.number(2);
   const int lengths[2] = {30, 50};
@@ -295,9 +295,9 @@ TEST_CASE("engine: absolute addresses", "[device]") {
 }
 
 TEST_CASE("engine: copies between all kinds of memory", "[device]") {
-  const Session session;
+  const EngineSession session;
   for (const std::size_t bytes : {std::size_t(1), std::size_t(777), std::size_t(3) << 20}) {
-    Buffer a(bytes), b(bytes);
+    EngineBuffer a(bytes), b(bytes);
     std::vector<unsigned char> pageable(bytes);
     void* allocated = nullptr;
     REQUIRE(cudaMallocHost(&allocated, bytes) == cudaSuccess);
@@ -324,11 +324,11 @@ TEST_CASE("engine: copies between GPUs", "[device]") {
   int gpus = 0;
   REQUIRE(cudaGetDeviceCount(&gpus) == cudaSuccess);
   if (gpus < 2) return;
-  const Session session;
-  Buffer here(5000);
+  const EngineSession session;
+  EngineBuffer here(5000);
   here.number(5);
   REQUIRE(cudaSetDevice(1) == cudaSuccess);
-  Buffer there(5000);
+  EngineBuffer there(5000);
   CHECK(device::classify(there.device()).ordinal == 1);
   device::copy(0, there.device(), here.device(), 5000).wait();
   CHECK(there.get() == here.host);
@@ -341,7 +341,7 @@ TEST_CASE("engine: copies between GPUs", "[device]") {
 }
 
 TEST_CASE("engine: an empty range is done at once", "[device]") {
-  const Session session;
+  const EngineSession session;
   const Type type(vector_of(2, 1, 2));
   const datatype::LayoutRef layout = datatype::decode(type.get());
   Transfer transfer = device::start(Direction::pack, 0, *layout, 1, nullptr, 4, 4, nullptr);
@@ -350,10 +350,10 @@ TEST_CASE("engine: an empty range is done at once", "[device]") {
 }
 
 TEST_CASE("engine: the first work of a stream does not tell how late work begins", "[device]") {
-  const Session session;
+  const EngineSession session;
   const Type type(vector_of(2, 1, 2));
   const datatype::LayoutRef layout = datatype::decode(type.get());
-  const Buffer user(64);
+  const EngineBuffer user(64);
   const Staging staging = device::acquire(StagingKind::mapped, 0, 64);
   for (const Direction direction : {Direction::pack, Direction::unpack}) {
     device::start(direction, 0, *layout, 1, user.device(), 0, 8, staging.data()).wait();
@@ -362,11 +362,11 @@ TEST_CASE("engine: the first work of a stream does not tell how late work begins
 }
 
 TEST_CASE("engine: any number of transfers at a time", "[device]") {
-  const Session session;
+  const EngineSession session;
   constexpr int many = 10000, bytes = 24;
   const Type type(vector_of(3, 2, 4));
   const datatype::LayoutRef layout = datatype::decode(type.get());
-  Buffer user(static_cast<std::size_t>(many) * 40);
+  EngineBuffer user(static_cast<std::size_t>(many) * 40);
   user.number(3);
   const Staging staging = device::acquire(StagingKind::mapped, 0, many * bytes);
   std::memset(staging.data(), poison, many * bytes);
@@ -385,10 +385,10 @@ TEST_CASE("engine: any number of transfers at a time", "[device]") {
 }
 
 TEST_CASE("engine: a transfer that is destroyed has been waited for", "[device]") {
-  const Session session;
+  const EngineSession session;
   const Type type(vector_of(100, 1, 2));
   const datatype::LayoutRef layout = datatype::decode(type.get());
-  Buffer user(800);
+  EngineBuffer user(800);
   user.number(4);
   const auto expected = packed_by_mpi(user.host.data(), 1, type.get());
   const Staging staging = device::acquire(StagingKind::mapped, 0, 400);
@@ -406,10 +406,10 @@ TEST_CASE("engine: a transfer that is destroyed has been waited for", "[device]"
 }
 
 TEST_CASE("engine: work of one direction runs in the order it was started", "[device]") {
-  const Session session;
+  const EngineSession session;
   const Type small(vector_of(64, 1, 2)), large(vector_of(1 << 18, 1, 2));
   const datatype::LayoutRef small_layout = datatype::decode(small.get()), large_layout = datatype::decode(large.get());
-  Buffer user(8 << 18);
+  EngineBuffer user(8 << 18);
   user.number(6);
   const Staging a = device::acquire(StagingKind::mapped, 0, 4 << 18), b = device::acquire(StagingKind::mapped, 0, 256);
   Transfer first = device::start(Direction::pack, 0, *large_layout, 1, user.device(), 0, 4 << 18, a.data());
@@ -419,11 +419,11 @@ TEST_CASE("engine: work of one direction runs in the order it was started", "[de
 }
 
 TEST_CASE("engine: an unpack waits for its layout even if that is uploaded behind packs", "[device]") {
-  const Session session;
+  const EngineSession session;
   const Type plain(vector_of(64, 1, 2)), listed(indexed(300));
   const datatype::LayoutRef plain_layout = datatype::decode(plain.get()), layout = datatype::decode(listed.get());
   const auto bytes = static_cast<std::size_t>(layout->size());
-  Buffer source(512), user(user_bytes(*layout, 1));
+  EngineBuffer source(512), user(user_bytes(*layout, 1));
   user.number(7);
   std::vector<unsigned char> stream(bytes);
   for (std::size_t i = 0; i < bytes; ++i) stream[i] = static_cast<unsigned char>(i * 5 + 1);
@@ -435,7 +435,7 @@ TEST_CASE("engine: an unpack waits for its layout even if that is uploaded behin
   before.reserve(300);
   for (int i = 0; i < 300; ++i)
     before.push_back(device::start(Direction::pack, 0, *plain_layout, 1, source.device(), 0, 256, idle.data()));
-  Buffer other(user_bytes(*layout, 1));
+  EngineBuffer other(user_bytes(*layout, 1));
   Transfer pack = device::start(Direction::pack, 0, *layout, 1, other.device(), 0, layout->size(), out.data());
   device::start(Direction::unpack, 0, *layout, 1, user.device(), 0, layout->size(), in.data()).wait();
   CHECK(user.get() == unpacked(user.host, 1, listed.get(), stream, 0, layout->size()));
@@ -443,16 +443,16 @@ TEST_CASE("engine: an unpack waits for its layout even if that is uploaded behin
 }
 
 TEST_CASE("engine: threads share layouts, GPUs and staging", "[device]") {
-  const Session session;
+  const EngineSession session;
   std::atomic<int> wrong{0};
   const Type shared(indexed(200));
   const datatype::LayoutRef layout = datatype::decode(shared.get());
   const auto bytes = static_cast<std::size_t>(layout->size());
-  std::vector<std::unique_ptr<Buffer>> sources, targets;
+  std::vector<std::unique_ptr<EngineBuffer>> sources, targets;
   for (int i = 0; i < 8; ++i) {
-    sources.push_back(std::make_unique<Buffer>(user_bytes(*layout, 1)));
+    sources.push_back(std::make_unique<EngineBuffer>(user_bytes(*layout, 1)));
     sources.back()->number(static_cast<unsigned>(i));
-    targets.push_back(std::make_unique<Buffer>(user_bytes(*layout, 1)));
+    targets.push_back(std::make_unique<EngineBuffer>(user_bytes(*layout, 1)));
   }
   std::vector<std::thread> threads;
   for (std::size_t number = 0; number < 8; ++number) {
@@ -482,10 +482,10 @@ TEST_CASE("engine: threads share layouts, GPUs and staging", "[device]") {
 }
 
 TEST_CASE("engine: started and stopped again and again, with layouts that outlive it", "[device]") {
-  const Type old_type(structure());
+  const Type old_type(structure_type());
   const datatype::LayoutRef kept = datatype::decode(old_type.get());
   datatype::LayoutRef late;
-  Buffer user(user_bytes(*kept, 1));
+  EngineBuffer user(user_bytes(*kept, 1));
   user.number(8);
   const auto expected = packed_by_mpi(user.host.data(), 1, old_type.get());
   Staging outlives;
@@ -495,7 +495,7 @@ TEST_CASE("engine: started and stopped again and again, with layouts that outliv
     late = datatype::decode(old_type.get());  // the last round's is destroyed here, after its engine
     CHECK_FALSE(device::classify(user.device()).on_device());
     {
-      const Session session;
+      const EngineSession session;
       CHECK(device::classify(user.device()).on_device());
       CHECK(device::classify(&round).kind == device::MemoryKind::host);
       for (const datatype::LayoutRef& layout : {kept, within, late}) {
@@ -515,14 +515,14 @@ TEST_CASE("engine: started and stopped again and again, with layouts that outliv
 TEST_CASE("engine: transfers and staging that outlive it", "[device]") {
   const Type type(vector_of(100, 1, 2));
   const datatype::LayoutRef layout = datatype::decode(type.get());
-  Buffer user(800);
+  EngineBuffer user(800);
   user.number(9);
   void* packed = nullptr;
   REQUIRE(cudaMallocHost(&packed, 400) == cudaSuccess);
   std::vector<Transfer> transfers;
   Staging staging;
   {
-    const Session session;
+    const EngineSession session;
     staging = device::acquire(StagingKind::device, 0, 100);
     for (int i = 0; i < 300; ++i)
       transfers.push_back(device::start(Direction::pack, 0, *layout, 1, user.device(), 0, 400, packed));
@@ -537,19 +537,19 @@ TEST_CASE("engine: transfers and staging that outlive it", "[device]") {
 }
 
 TEST_CASE("engine: without a runtime", "[device]") {
-  const Session session({device::Choice::none});
+  const EngineSession session({device::Choice::none});
   CHECK(std::string(device::runtime_name()) == "none");
   int gpus = 0;
   REQUIRE(cudaGetDeviceCount(&gpus) == cudaSuccess);
-  const Buffer buffer(1);
+  const EngineBuffer buffer(1);
   CHECK(device::classify(buffer.device()).kind == device::MemoryKind::host);
   CHECK_THROWS_AS(device::acquire(StagingKind::mapped, 0, 1), device::Error);
   CHECK(device::staging_statistics(StagingKind::mapped).allocated == 0);
 }
 
 TEST_CASE("engine: classification", "[device]") {
-  const Session session;
-  const Buffer buffer(1000);
+  const EngineSession session;
+  const EngineBuffer buffer(1000);
   void *pinned = nullptr, *managed = nullptr;
   REQUIRE(cudaMallocHost(&pinned, 1000) == cudaSuccess);
   REQUIRE(cudaMallocManaged(&managed, 1000, cudaMemAttachGlobal) == cudaSuccess);
@@ -567,7 +567,7 @@ TEST_CASE("engine: classification", "[device]") {
 TEST_CASE("engine: the limit on staging memory", "[device]") {
   device::Config config;
   config.staging_limit = 1 << 20;
-  const Session session(config);
+  const EngineSession session(config);
   const Staging held = device::acquire(StagingKind::mapped, 0, 1 << 19);
   std::optional<device::Failure> failure;
   try {
@@ -581,7 +581,7 @@ TEST_CASE("engine: the limit on staging memory", "[device]") {
 }
 
 TEST_CASE("engine: a failed kernel is reported, not waited for", "[device]") {
-  std::optional<Session> session(std::in_place);
+  std::optional<EngineSession> session(std::in_place);
   if (!simulated()) return;  // a real GPU would be lost to the tests that follow
   const Type type(vector_of(100, 1, 2));
   const datatype::LayoutRef layout = datatype::decode(type.get());

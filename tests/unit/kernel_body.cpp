@@ -67,7 +67,7 @@ TEST_CASE("division by invariants is exact for random numbers", "[kernel]") {
 // --- launches over computed memory ----------------------------------------------------------------------------------
 
 /// A shape with its lists; keeps its own lookaside buffer.
-struct Message {
+struct BodyMessage {
   Shape shape;
   std::vector<std::int64_t> lookaside;
 };
@@ -77,7 +77,7 @@ struct Run {
 };
 
 /// The run that holds a position, by plain division.
-Run run_at(const Message& message, std::int64_t position) {
+Run run_at(const BodyMessage& message, std::int64_t position) {
   const Shape& shape = message.shape;
   if (shape.kind == ShapeKind::contiguous) return {0, shape.offset, shape.total};
   const std::int64_t inner_size = shape.kind == ShapeKind::list ? shape.list_size : shape.run;
@@ -178,7 +178,7 @@ struct Launched {
 };
 
 /// Plans and runs one launch and checks every byte of it.
-Launched check_launch(const Message& message, bool unpack, Address user, Address packed, std::int64_t begin,
+Launched check_launch(const BodyMessage& message, bool unpack, Address user, Address packed, std::int64_t begin,
                       std::int64_t end, bool packed_is_host) {
   PlanHints hints;
   hints.multiprocessors = 132;
@@ -236,8 +236,8 @@ std::int32_t alignment_of(std::int64_t bits) {
   return bits == 0 || low > 16 ? 16 : static_cast<std::int32_t>(low);
 }
 
-Message contiguous(std::int64_t total, std::int64_t offset) {
-  Message message;
+BodyMessage contiguous(std::int64_t total, std::int64_t offset) {
+  BodyMessage message;
   message.shape.kind = ShapeKind::contiguous;
   message.shape.total = message.shape.run = total;
   message.shape.offset = offset;
@@ -246,8 +246,8 @@ Message contiguous(std::int64_t total, std::int64_t offset) {
   return message;
 }
 
-Message strided(std::int64_t run, const std::vector<datatype::Dim>& dims, std::int64_t offset) {
-  Message message;
+BodyMessage strided(std::int64_t run, const std::vector<datatype::Dim>& dims, std::int64_t offset) {
+  BodyMessage message;
   Shape& shape = message.shape;
   shape.kind = ShapeKind::strided;
   shape.run = shape.total = run;
@@ -264,9 +264,9 @@ Message strided(std::int64_t run, const std::vector<datatype::Dim>& dims, std::i
 }
 
 /// A list with ascending displacements and gaps; `lengths` may be equal or not.
-Message listed(const std::vector<std::int64_t>& lengths, bool regular, std::int64_t gap, std::int64_t repeat,
-               std::int64_t offset) {
-  Message message;
+BodyMessage listed(const std::vector<std::int64_t>& lengths, bool regular, std::int64_t gap, std::int64_t repeat,
+                   std::int64_t offset) {
+  BodyMessage message;
   Shape& shape = message.shape;
   shape.kind = ShapeKind::list;
   shape.offset = offset;
@@ -301,9 +301,9 @@ Message listed(const std::vector<std::int64_t>& lengths, bool regular, std::int6
 constexpr Address user_base = Address{1} << 40;
 constexpr Address packed_base = Address{1} << 44;
 
-class Random {
+class BodyRandom {
  public:
-  explicit Random(std::uint64_t seed) : engine_(seed) {}
+  explicit BodyRandom(std::uint64_t seed) : engine_(seed) {}
   std::int64_t operator()(std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
   }
@@ -313,7 +313,7 @@ class Random {
 };
 
 /// Both directions, all of the message and random ranges of it, at random alignments.
-void check_message(const Message& message, Random& random, std::set<int>* methods = nullptr) {
+void check_message(const BodyMessage& message, BodyRandom& random, std::set<int>* methods = nullptr) {
   const std::int64_t total = message.shape.total;
   for (const bool unpack : {false, true}) {
     for (int i = 0; i < 6; ++i) {
@@ -328,7 +328,7 @@ void check_message(const Message& message, Random& random, std::set<int>* method
 }
 
 TEST_CASE("kernel bodies: contiguous at every pair of misalignments", "[kernel]") {
-  Random random(test::unit_seed());
+  BodyRandom random(test::unit_seed());
   for (const std::int64_t total : {std::int64_t{1}, std::int64_t{15}, std::int64_t{333}, std::int64_t{5000}})
     for (int user = 0; user < 16; ++user)
       for (int packed = 0; packed < 16; ++packed)
@@ -338,7 +338,7 @@ TEST_CASE("kernel bodies: contiguous at every pair of misalignments", "[kernel]"
 }
 
 TEST_CASE("kernel bodies: run lengths 1 to 40 at strides of either sign", "[kernel]") {
-  Random random(test::unit_seed());
+  BodyRandom random(test::unit_seed());
   std::set<int> methods;
   for (std::int64_t run = 1; run <= 40; ++run) {
     for (const std::int64_t gap : {1, 7, 16}) {
@@ -350,12 +350,12 @@ TEST_CASE("kernel bodies: run lengths 1 to 40 at strides of either sign", "[kern
 }
 
 TEST_CASE("kernel bodies: a structure of 17 bytes in 24", "[kernel]") {
-  const Message message = strided(17, {{1000, 24}}, 0);
+  const BodyMessage message = strided(17, {{1000, 24}}, 0);
   const Launched pack = check_launch(message, false, user_base, packed_base, 0, 17000, true);
   CHECK(pack.method == Method::runs);
   const Launched unpack = check_launch(message, true, user_base, packed_base, 5, 16990, false);
   CHECK(unpack.method != Method::words);
-  Random random(test::unit_seed());
+  BodyRandom random(test::unit_seed());
   check_message(message, random);
 }
 
@@ -380,7 +380,7 @@ TEST_CASE("kernel plans: short runs are unpacked within a GPU in short steps", "
 
 TEST_CASE("kernel bodies: every word width", "[kernel]") {
   for (const int word : {1, 4, 8, 16}) {
-    const Message message = strided(word, {{50, 64}}, 0);
+    const BodyMessage message = strided(word, {{50, 64}}, 0);
     const Launched launched = check_launch(message, false, user_base, packed_base, 0, message.shape.total, true);
     CHECK(launched.method == Method::words);
     CHECK(launched.word == word);
@@ -392,7 +392,7 @@ TEST_CASE("kernel bodies: every word width", "[kernel]") {
 }
 
 TEST_CASE("kernel bodies: seven dimensions", "[kernel]") {
-  Random random(test::unit_seed());
+  BodyRandom random(test::unit_seed());
   for (const std::int64_t run : {3, 4, 8, 48}) {
     std::vector<datatype::Dim> dims;
     std::int64_t stride = run;
@@ -407,7 +407,7 @@ TEST_CASE("kernel bodies: seven dimensions", "[kernel]") {
 }
 
 TEST_CASE("kernel bodies: lists", "[kernel]") {
-  Random random(test::unit_seed());
+  BodyRandom random(test::unit_seed());
   std::set<int> methods;
   check_message(listed(std::vector<std::int64_t>(500, 13), true, 2, 1, 0), random, &methods);
   std::vector<std::int64_t> even(300);
@@ -428,10 +428,10 @@ TEST_CASE("kernel bodies: lists", "[kernel]") {
 }
 
 TEST_CASE("kernel bodies: offsets and positions beyond 4 GiB", "[kernel]") {
-  Random random(test::unit_seed());
+  BodyRandom random(test::unit_seed());
   constexpr std::int64_t gib = std::int64_t{1} << 30;
   struct Case {
-    Message message;
+    BodyMessage message;
     std::int64_t begin;
   };
   const std::vector<Case> cases = {
@@ -458,7 +458,7 @@ TEST_CASE("kernel bodies: offsets and positions beyond 4 GiB", "[kernel]") {
 
 TEST_CASE("kernel bodies: a range that ends inside a run near 2 GiB", "[kernel]") {
   constexpr std::int64_t limit = (std::int64_t{1} << 31) - 64;  // the most that 32 bits are used for
-  const Message message = listed({4096, 8192}, false, 16, 200000, 0);
+  const BodyMessage message = listed({4096, 8192}, false, 16, 200000, 0);
   for (const bool unpack : {false, true})
     for (const std::int64_t end : {limit, limit - 4096, limit - 8192, limit - 16384})
       check_launch(message, unpack, user_base, packed_base, end - 512, end, false);
@@ -469,7 +469,7 @@ TEST_CASE("kernel bodies: a range that ends inside a run near 2 GiB", "[kernel]"
 TEST_CASE("plans: small messages take one thread block, the host link few", "[kernel]") {
   PlanHints hints;
   hints.multiprocessors = 132;
-  const auto planned = [&](const Message& message, bool host) {
+  const auto planned = [&](const BodyMessage& message, bool host) {
     hints.packed_is_host = host;
     return plan(message.shape, false, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), 0,
                 message.shape.total, hints);
@@ -487,17 +487,17 @@ TEST_CASE("plans: small messages take one thread block, the host link few", "[ke
 TEST_CASE("plans: a thread for each word of short messages, and beyond the caches", "[kernel]") {
   PlanHints hints;
   hints.multiprocessors = 132;
-  const auto planned = [&](const Message& message, bool unpack) {
+  const auto planned = [&](const BodyMessage& message, bool unpack) {
     hints.lookaside = message.lookaside.data();
     return plan(message.shape, unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), 0,
                 message.shape.total, hints);
   };
-  const Message short_rows = strided(8, {{100, 512}}, 0), long_rows = strided(128, {{1 << 19, 512}}, 0);
-  const Message short_runs = strided(16, {{1 << 22, 512}}, 0), some_runs = strided(16, {{1 << 20, 512}}, 0);
+  const BodyMessage short_rows = strided(8, {{100, 512}}, 0), long_rows = strided(128, {{1 << 19, 512}}, 0);
+  const BodyMessage short_runs = strided(16, {{1 << 22, 512}}, 0), some_runs = strided(16, {{1 << 20, 512}}, 0);
   CHECK(planned(short_rows, false).single == 1);
   CHECK(planned(short_rows, false).flag_behind == 0);
   for (const bool unpack : {false, true}) {
-    for (const Message* const message : {&long_rows, &short_runs}) {
+    for (const BodyMessage* const message : {&long_rows, &short_runs}) {
       const KernelArgs args = planned(*message, unpack);
       CHECK(args.single == 1);
       CHECK(args.flag_behind == 1);
@@ -521,7 +521,7 @@ TEST_CASE("plans: a thread for each word of short messages, and beyond the cache
 TEST_CASE("plans: short jobs of odd runs go by narrow words", "[kernel]") {
   PlanHints hints;
   hints.multiprocessors = 132;
-  const auto planned = [&](const Message& message) {
+  const auto planned = [&](const BodyMessage& message) {
     const PlanSide side = {message.shape, reinterpret_cast<void*>(user_base)};
     return plan_batch_job(side, side, 0, message.shape.total, hints).to;
   };
@@ -537,7 +537,7 @@ TEST_CASE("plans: lists within a GPU's memory", "[kernel]") {
   PlanHints hints;
   hints.multiprocessors = 132;
   const auto planned = [&](std::int64_t run, std::int64_t count, bool unpack) {
-    const Message message = listed({run, run}, true, 16, count / 2, 0);
+    const BodyMessage message = listed({run, run}, true, 16, count / 2, 0);
     return plan(message.shape, unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), 0,
                 message.shape.total, hints);
   };

@@ -23,19 +23,19 @@ using namespace gpudt::test;
 using datatype::Layout;
 using device::Direction;
 
-struct Range {
+struct MessageRange {
   std::int64_t begin, end;
 };
 
 /// What stays from check to check: memory, which costs much to allocate.
-struct Bench {
+struct KernelBench {
   Memory user{Place::device}, mapped{Place::mapped}, device{Place::device};
   Memory& packed(Place side) { return side == Place::mapped ? mapped : device; }
 };
 
 /// Moves a range of a message and compares everything that could have been touched.
-void check_range(Bench& bench, Random& random, const Message& message, Direction direction, Place side, Range range,
-                 std::int64_t user_shift, std::int64_t packed_shift) {
+void check_range(KernelBench& bench, Random& random, const Message& message, Direction direction, Place side,
+                 MessageRange range, std::int64_t user_shift, std::int64_t packed_shift) {
   const std::int64_t total = message.count * message.layout->size(), bytes = range.end - range.begin;
   // Images of both sides, guards included. Buffer addresses are multiples of 256 before the shift.
   const std::int64_t lead = guard + user_shift;
@@ -70,7 +70,7 @@ void check_range(Bench& bench, Random& random, const Message& message, Direction
 }
 
 /// Both directions and both kinds of memory: the whole message, then ranges of it, aligned and not.
-void check_message(Bench& bench, Random& random, const Message& message, bool may_unpack, int ranges) {
+void check_transfers(KernelBench& bench, Random& random, const Message& message, bool may_unpack, int ranges) {
   const std::int64_t total = message.count * message.layout->size();
   if (total == 0) return;
   for (const Direction direction : {Direction::pack, Direction::unpack}) {
@@ -79,7 +79,7 @@ void check_message(Bench& bench, Random& random, const Message& message, bool ma
       for (int i = 0; i < ranges; ++i) {
         const bool whole = i == 0;
         const std::int64_t begin = whole ? 0 : random(0, total - 1);
-        const Range range{begin, whole ? total : random(begin + 1, total)};
+        const MessageRange range{begin, whole ? total : random(begin + 1, total)};
         const std::int64_t user_shift = i % 2 == 0 ? 0 : random(0, most_misaligned);
         const std::int64_t packed_shift = i < 2 ? 0 : random(0, most_misaligned);
         CAPTURE(message.count, message.layout->describe(), direction == Direction::pack, side == Place::mapped,
@@ -90,16 +90,16 @@ void check_message(Bench& bench, Random& random, const Message& message, bool ma
   }
 }
 
-void check_type(Bench& bench, Random& random, OwnedType type, int count, bool may_unpack = true) {
+void check_type(KernelBench& bench, Random& random, OwnedType type, int count, bool may_unpack = true) {
   type.commit();
   const datatype::LayoutRef layout = datatype::decode(type);
-  check_message(bench, random, message_of(type, *layout, count), may_unpack, 4);
+  check_transfers(bench, random, message_of(type, *layout, count), may_unpack, 4);
 }
 
 TEST_CASE("random datatypes on the device", "[kernel][device]") {
   const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
-  Bench bench;
+  KernelBench bench;
   const std::int64_t trees = unit_trees(150);
   for (std::int64_t tree = 0; tree < trees; ++tree) {
     Random random(static_cast<std::uint64_t>(tree));
@@ -115,14 +115,14 @@ TEST_CASE("random datatypes on the device", "[kernel][device]") {
     const std::int64_t many = std::clamp<std::int64_t>(std::min(most / size, 4 * most / span), 1, 20000);
     const int count =
         static_cast<int>(random(0, 2) == 0 ? random(1, many) : random(1, std::min<std::int64_t>(many, 7)));
-    check_message(bench, random, message_of(type.handle(), *layout, count), !type.overlaps(), 3);
+    check_transfers(bench, random, message_of(type.handle(), *layout, count), !type.overlaps(), 3);
   }
 }
 
 TEST_CASE("irregular messages of few runs by the copy engine", "[kernel][device]") {
   const Device device(device::Way::copy);
   if (!device.there()) return;
-  Bench bench;
+  KernelBench bench;
   std::int64_t irregular = 0;
   const std::int64_t trees = unit_trees(600);
   for (std::int64_t tree = 0; tree < trees; ++tree) {
@@ -140,7 +140,7 @@ TEST_CASE("irregular messages of few runs by the copy engine", "[kernel][device]
     const bool few = layout->runs() * count <= device::CopyPlan::most_together;
     const std::int64_t total = layout->size() * count, begin = random(0, total - 1);
     for (const Direction direction : {Direction::pack, Direction::unpack})
-      for (const Range range : {Range{0, total}, Range{begin, random(begin + 1, total)}}) {
+      for (const MessageRange range : {MessageRange{0, total}, MessageRange{begin, random(begin + 1, total)}}) {
         CAPTURE(count, layout->describe(), direction == Direction::pack, range.begin, range.end);
         const bool spanned = direction == Direction::pack && range.begin == 0 && range.end == total;
         const bool copied = few || spanned || direction == Direction::unpack;
@@ -161,7 +161,7 @@ TEST_CASE("irregular messages of few runs by the copy engine", "[kernel][device]
 TEST_CASE("every word width and run length on the device", "[kernel][device]") {
   const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
-  Bench bench;
+  KernelBench bench;
   Random random(1);
   for (const int width : {1, 2, 4, 8, 16}) {
     check_type(bench, random, vector(10, 1, 4, contiguous(width, MPI_BYTE)), 1);
@@ -176,7 +176,7 @@ TEST_CASE("every word width and run length on the device", "[kernel][device]") {
 TEST_CASE("structures of 17 bytes in 24 on the device", "[kernel][device]") {
   const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
-  Bench bench;
+  KernelBench bench;
   Random random(2);
   for (const int count : {1, 60, 300, 4000}) {
     check_type(bench, random, resized(0, 24, structure({1, 2, 1}, {0, 8, 16}, {MPI_DOUBLE, MPI_INT, MPI_CHAR})), count);
@@ -187,7 +187,7 @@ TEST_CASE("structures of 17 bytes in 24 on the device", "[kernel][device]") {
 TEST_CASE("many dimensions on the device", "[kernel][device]") {
   const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
-  Bench bench;
+  KernelBench bench;
   Random random(3);
   for (const int width : {1, 4, 8, 16}) {
     OwnedType type = contiguous(width, MPI_BYTE);
@@ -220,7 +220,7 @@ OwnedType listed(Random& random, const std::vector<int>& lengths, int widest_gap
 TEST_CASE("index lists on the device", "[kernel][device]") {
   const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
-  Bench bench;
+  KernelBench bench;
   Random random(4);
   for (MPI_Datatype unit : {MPI_CHAR, MPI_SHORT, MPI_FLOAT, MPI_DOUBLE}) {
     for (const int count : {3, 500, 9000}) {

@@ -32,8 +32,8 @@ int other_gpu() {
 }
 
 /// What stays from check to check.
-struct Bench {
-  explicit Bench(Place place = Place::device) : to_host(place == Place::mapped), to(place, here) {}
+struct LayoutBench {
+  explicit LayoutBench(Place place = Place::device) : to_host(place == Place::mapped), to(place, here) {}
   const bool to_host;  ///< by device::copy_to_host()
   Memory from{Place::device, other_gpu()}, to;
   int copied = 0;  ///< transfers to the host so far
@@ -69,7 +69,7 @@ struct Shifts {
   std::int64_t from = 0, to = 0;
 };
 
-void check_bytes(Bench& bench, Random& random, const Message& from, const Message& to, std::int64_t bytes,
+void check_bytes(LayoutBench& bench, Random& random, const Message& from, const Message& to, std::int64_t bytes,
                  Shifts shifts) {
   CAPTURE(from.count, from.layout->describe(), to.count, to.layout->describe(), bytes, shifts.from, shifts.to);
   const std::int64_t from_lead = guard + shifts.from - from.low, to_lead = guard + shifts.to - to.low;
@@ -101,7 +101,7 @@ void check_bytes(Bench& bench, Random& random, const Message& from, const Messag
 }
 
 /// As much as both have, and beginnings of it, at any alignment.
-void check_pair(Bench& bench, Random& random, const Message& from, const Message& to, int times) {
+void check_pair(LayoutBench& bench, Random& random, const Message& from, const Message& to, int times) {
   const std::int64_t most = std::min(from.count * from.layout->size(), to.count * to.layout->size());
   if (most == 0) return;
   for (int i = 0; i < times; ++i) {
@@ -111,7 +111,7 @@ void check_pair(Bench& bench, Random& random, const Message& from, const Message
   }
 }
 
-void check_types(Bench& bench, Random& random, const Typed& from, const Typed& to, int from_count, int to_count) {
+void check_types(LayoutBench& bench, Random& random, const Typed& from, const Typed& to, int from_count, int to_count) {
   check_pair(bench, random, from.message(from_count), to.message(to_count), 4);
 }
 
@@ -131,7 +131,7 @@ datatype::LayoutRef decoded(Random& random, const RandomType& type) {
 TEST_CASE("random datatypes from layout to layout", "[kernel][device]") {
   const Device device(GENERATE(device::Way::automatic, device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
-  Bench bench;
+  LayoutBench bench;
   const std::int64_t pairs = unit_trees(150);
   for (std::int64_t pair = 0; pair < pairs; ++pair) {
     Random random(static_cast<std::uint64_t>(pair));
@@ -155,7 +155,7 @@ TEST_CASE("random datatypes from layout to layout", "[kernel][device]") {
 TEST_CASE("contiguous data and rows to pinned memory", "[device]") {
   const Device device(GENERATE(device::Way::automatic, device::Way::kernel));
   if (!device.there()) return;
-  Bench bench(Place::mapped);
+  LayoutBench bench(Place::mapped);
   Random random(7);
   const auto is_copied = [&](const Typed& from, const Typed& to) {
     const int before = bench.copied;
@@ -183,7 +183,7 @@ TEST_CASE("contiguous data and rows to pinned memory", "[device]") {
 TEST_CASE("faces from layout to layout", "[kernel][device]") {
   const Device device(device::Way::kernel);
   if (!device.there()) return;
-  Bench bench;
+  LayoutBench bench;
   Random random(1);
   for (MPI_Datatype unit : {MPI_CHAR, MPI_SHORT, MPI_FLOAT, MPI_DOUBLE}) {
     const auto face = [&](const std::vector<int>& start) {
@@ -204,7 +204,7 @@ TEST_CASE("faces from layout to layout", "[kernel][device]") {
 TEST_CASE("runs of every length from layout to layout", "[kernel][device]") {
   const Device device(device::Way::kernel);
   if (!device.there()) return;
-  Bench bench;
+  LayoutBench bench;
   Random random(2);
   for (int run = 1; run <= 40; ++run) {
     const Typed forth(hvector(20000 / run, run, run + 1 + run % 9, MPI_BYTE));
@@ -220,7 +220,7 @@ TEST_CASE("runs of every length from layout to layout", "[kernel][device]") {
 TEST_CASE("forms that differ in one number, from layout to layout", "[kernel][device]") {
   const Device device(device::Way::kernel);
   if (!device.there()) return;
-  Bench bench;
+  LayoutBench bench;
   Random random(6);
   for (const int run : {3, 8, 48}) {
     const auto planes = [&](int outer, int inner, int stride, int apart) {
@@ -237,7 +237,7 @@ TEST_CASE("forms that differ in one number, from layout to layout", "[kernel][de
 TEST_CASE("many dimensions from layout to layout", "[kernel][device]") {
   const Device device(device::Way::kernel);
   if (!device.there()) return;
-  Bench bench;
+  LayoutBench bench;
   Random random(3);
   for (const int width : {1, 4, 8, 16}) {
     OwnedType type = contiguous(width, MPI_BYTE);
@@ -257,7 +257,7 @@ TEST_CASE("many dimensions from layout to layout", "[kernel][device]") {
 }
 
 /// `count` blocks of up to `longest` elements, or all of `longest`, with random gaps.
-OwnedType listed(Random& random, int count, int longest, bool equal, MPI_Datatype unit) {
+OwnedType listed_type(Random& random, int count, int longest, bool equal, MPI_Datatype unit) {
   std::vector<int> lengths, displs;
   int at = 0;
   for (int i = 0; i < count; ++i) {
@@ -271,12 +271,12 @@ OwnedType listed(Random& random, int count, int longest, bool equal, MPI_Datatyp
 TEST_CASE("index lists from layout to layout", "[kernel][device]") {
   const Device device(device::Way::kernel);
   if (!device.there()) return;
-  Bench bench;
+  LayoutBench bench;
   Random random(4);
   for (MPI_Datatype unit : {MPI_CHAR, MPI_SHORT, MPI_FLOAT, MPI_DOUBLE}) {
     for (const int count : {3, 500, 9000}) {
-      const Typed equal(listed(random, count, 3, true, unit)), equals(listed(random, count, 3, true, unit));
-      const Typed unlike(listed(random, count, 12, false, unit)),
+      const Typed equal(listed_type(random, count, 3, true, unit)), equals(listed_type(random, count, 3, true, unit));
+      const Typed unlike(listed_type(random, count, 12, false, unit)),
           again(make_type(MPI_Type_dup, MPI_Datatype(unlike.type)));
       const Typed general(make_type(MPI_Type_dup, MPI_Datatype(unlike.type)), no_lists);
       const Typed rows(vector(5 * count, 1, 2, unit));

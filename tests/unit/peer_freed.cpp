@@ -153,26 +153,26 @@ TEST_CASE("peers: what is held, or would wait for the GPU, is unmapped later", "
 
 TEST_CASE("peers: new memory is not mappable where others have older memory mapped", "[device]") {
   TellingPair pair;
-  pair.theirs.allocate(4 * granule, granule);
-  const Exported before = pair.exported(4 * granule);
+  pair.theirs.allocate(4 * stub_granule, stub_granule);
+  const Exported before = pair.exported(4 * stub_granule);
   REQUIRE(pair.import(before));
-  pair.theirs.allocate(4 * granule, page);  // freed and allocated anew
-  pair.theirs.allocate(8 * granule, page);  // elsewhere
-  CHECK_FALSE(pair.is_mappable(4 * granule));
-  CHECK(pair.is_mappable(8 * granule));
+  pair.theirs.allocate(4 * stub_granule, page);  // freed and allocated anew
+  pair.theirs.allocate(8 * stub_granule, page);  // elsewhere
+  CHECK_FALSE(pair.is_mappable(4 * stub_granule));
+  CHECK(pair.is_mappable(8 * stub_granule));
   pair.ours.busy = true;
   pair.poll();
   std::string why;
-  CHECK_FALSE(pair.import(pair.described(4 * granule), &why));
+  CHECK_FALSE(pair.import(pair.described(4 * stub_granule), &why));
   CHECK(why == "memory that was mapped in its place cannot be unmapped while the GPU works");
-  CHECK_FALSE(pair.is_mappable(4 * granule + 100));
+  CHECK_FALSE(pair.is_mappable(4 * stub_granule + 100));
   pair.ours.busy = false;
-  CHECK(pair.import(pair.described(4 * granule), &why));  // which closes the older one
-  CHECK(pair.is_mappable(4 * granule));
+  CHECK(pair.import(pair.described(4 * stub_granule), &why));  // which closes the older one
+  CHECK(pair.is_mappable(4 * stub_granule));
   CHECK(pair.ours.open.size() == 1);
   CHECK_FALSE(pair.import(before, &why));  // told before, used after
   CHECK(why == "its owner has freed the memory");
-  CHECK(pair.import(pair.exported(4 * granule), &why));  // no refusal is remembered
+  CHECK(pair.import(pair.exported(4 * stub_granule), &why));  // no refusal is remembered
   pair.theirs.allocations.clear();
   for (int i = 0; i < 2; ++i) pair.poll();
   CHECK(pair.ours.open.empty());
@@ -180,26 +180,26 @@ TEST_CASE("peers: new memory is not mappable where others have older memory mapp
 
 TEST_CASE("peers: memory beside what others have mapped waits as well, within the driver's pages", "[device]") {
   TellingPair pair;
-  pair.theirs.allocate(4 * granule, granule / 4);
-  const Mapping held = pair.import(pair.exported(4 * granule));
-  pair.counted = &pair.table->slots[pair.exported(4 * granule).slot];
+  pair.theirs.allocate(4 * stub_granule, stub_granule / 4);
+  const Mapping held = pair.import(pair.exported(4 * stub_granule));
+  pair.counted = &pair.table->slots[pair.exported(4 * stub_granule).slot];
   pair.theirs.allocations.clear();
-  pair.theirs.allocate(4 * granule + granule / 2, granule / 4);
-  CHECK_FALSE(pair.is_mappable(4 * granule + granule / 2));
+  pair.theirs.allocate(4 * stub_granule + stub_granule / 2, stub_granule / 4);
+  CHECK_FALSE(pair.is_mappable(4 * stub_granule + stub_granule / 2));
   pair.importer.unmap_freed();
-  CHECK_FALSE(pair.is_mappable(4 * granule + granule / 2));  // held
+  CHECK_FALSE(pair.is_mappable(4 * stub_granule + stub_granule / 2));  // held
 }
 
 TEST_CASE("peers: memory that has a neighbour freed goes on to be mappable", "[device]") {
   TellingPair pair;
-  pair.theirs.allocate(4 * granule, granule / 4);
-  pair.theirs.allocate(4 * granule + granule / 2, granule / 4);
-  REQUIRE(pair.is_mappable(4 * granule + granule / 2));
-  const Mapping held = pair.import(pair.exported(4 * granule));
-  pair.counted = &pair.table->slots[pair.exported(4 * granule).slot];
-  pair.theirs.allocations.erase(4 * granule);
+  pair.theirs.allocate(4 * stub_granule, stub_granule / 4);
+  pair.theirs.allocate(4 * stub_granule + stub_granule / 2, stub_granule / 4);
+  REQUIRE(pair.is_mappable(4 * stub_granule + stub_granule / 2));
+  const Mapping held = pair.import(pair.exported(4 * stub_granule));
+  pair.counted = &pair.table->slots[pair.exported(4 * stub_granule).slot];
+  pair.theirs.allocations.erase(4 * stub_granule);
   pair.poll();
-  CHECK(pair.is_mappable(4 * granule + granule / 2));
+  CHECK(pair.is_mappable(4 * stub_granule + stub_granule / 2));
 }
 
 TEST_CASE("peers: older memory that one process has mapped does not concern the others", "[device]") {

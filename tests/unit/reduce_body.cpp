@@ -101,9 +101,9 @@ T value(int rank, std::int64_t i) {
 
 /// `count` elements, `skew` bytes beyond a multiple of 64, between guards.
 template <class T>
-class Buffer {
+class ReduceBuffer {
  public:
-  Buffer(std::int64_t count, std::size_t skew)
+  ReduceBuffer(std::int64_t count, std::size_t skew)
       : bytes_(static_cast<std::size_t>(count) * sizeof(T)),
         memory_(guard + alignment + skew + bytes_ + guard, guard_byte) {
     const auto first = reinterpret_cast<std::uintptr_t>(memory_.data()) + guard;
@@ -132,7 +132,7 @@ class Buffer {
   std::vector<char> memory_;
 };
 
-struct Case {
+struct ReduceCase {
   Operator op;
   Result result;
   int ranks;
@@ -141,7 +141,7 @@ struct Case {
   std::size_t skew;
 };
 
-void run(const Case& c, Element element, std::vector<void*>& from, std::vector<void*>& to) {
+void run(const ReduceCase& c, Element element, std::vector<void*>& from, std::vector<void*>& to) {
   const std::vector<const void*> sources(from.begin(), from.end());
   ReduceArgs args = plan_reduction({c.op, element, c.result, c.count, sources, to}, 4);
   const auto same = [](const void* address) { return const_cast<void*>(address); };
@@ -150,7 +150,7 @@ void run(const Case& c, Element element, std::vector<void*>& from, std::vector<v
 
 /// What each destination holds afterwards, at element i; false: nothing is stored.
 template <class T>
-bool expected_at(const Case& c, int rank, std::int64_t i, T& wanted) {
+bool expected_at(const ReduceCase& c, int rank, std::int64_t i, T& wanted) {
   const int last = c.result == Result::total ? c.ranks - 1 : c.result == Result::scan ? rank : rank - 1;
   if (last < 0) return false;
   wanted = value<T>(0, i);
@@ -159,8 +159,8 @@ bool expected_at(const Case& c, int rank, std::int64_t i, T& wanted) {
 }
 
 template <class T>
-void check(const Case& c, Element element) {
-  std::vector<Buffer<T>> in, out;
+void check(const ReduceCase& c, Element element) {
+  std::vector<ReduceBuffer<T>> in, out;
   in.reserve(static_cast<std::size_t>(c.ranks));
   out.reserve(in.capacity());
   std::vector<void*> from, to;
@@ -175,7 +175,7 @@ void check(const Case& c, Element element) {
   run(c, element, from, to);
   for (int rank = 0; rank < c.ranks; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
-    Buffer<T>& found = c.in_place ? in[at] : out[at];
+    ReduceBuffer<T>& found = c.in_place ? in[at] : out[at];
     bool right = true;
     for (std::int64_t i = 0; i < c.count && to[at] != nullptr; ++i) {
       T wanted{};
@@ -202,7 +202,7 @@ TEST_CASE("reductions of every element by every operator", "[kernel]") {
         for (const std::int64_t count : {1, 7, 64, 1027}) {
           const int ranks = 1 + number % 11;  // more than a thread loads from at the same time, too
           const auto skew = static_cast<std::size_t>(number % 3 * element_alignment(element));
-          const Case c = {op, result, ranks, count, number % 2 == 1, skew};
+          const ReduceCase c = {op, result, ranks, count, number % 2 == 1, skew};
           INFO("element " << index << ", operator " << static_cast<int>(op) << ", result " << static_cast<int>(result)
                           << ", " << count << " elements of " << ranks << " ranks, skew " << skew);
           with_element(element, [&](auto sample) { check<decltype(sample)>(c, element); });

@@ -30,7 +30,7 @@ void end(const Completion& completion) {
 }
 
 /// What was launched. Ordinary kernels end at once, and time passes only where a test says so.
-struct Log {
+struct ResidentLog {
   StoppedClock clock;
   int kernels = 0;
   std::vector<ResidentArgs> residents;
@@ -43,7 +43,7 @@ struct Log {
 
 class PlayedRuntime final : public HostMemoryRuntime {
  public:
-  explicit PlayedRuntime(Log& log) : log_(log) {}
+  explicit PlayedRuntime(ResidentLog& log) : log_(log) {}
   Traits traits(int) override { return {4, "played", {}}; }
   void* device_alloc(int ordinal, std::size_t bytes) override {
     ++log_.allocations;
@@ -73,7 +73,7 @@ class PlayedRuntime final : public HostMemoryRuntime {
   }
 
  private:
-  Log& log_;
+  ResidentLog& log_;
 };
 
 /// An engine, a message, and the persistent kernel.
@@ -126,7 +126,7 @@ struct Stage {
 
   OwnedType type = std::move(vector(30, 3, 5, MPI_INT).commit());
   datatype::LayoutRef layout = datatype::decode(type);
-  Log log;
+  ResidentLog log;
   std::vector<char> user = std::vector<char>(4096), packed = std::vector<char>(512);
   std::unique_ptr<Engine> engine;
 };

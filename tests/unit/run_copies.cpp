@@ -26,7 +26,7 @@ using namespace gpudt::device;
 using namespace gpudt::test;
 
 /// What was done, and whether copies are refused. Meanwhile time passes only where a test says so.
-struct Log {
+struct CopyLog {
   StoppedClock clock;
   int kernels = 0, copy_plan = 0, probes = 0;
   int batched = 0;                     ///< messages that kernels moved with others
@@ -46,7 +46,7 @@ struct Log {
 
 class NotingRuntime final : public HostMemoryRuntime {
  public:
-  explicit NotingRuntime(Log& log) : log_(log) {}
+  explicit NotingRuntime(CopyLog& log) : log_(log) {}
   Traits traits(int) override { return {4, "noting", {}}; }
   bool allocation_of(const void*, Allocation& allocation) noexcept override {
     allocation = log_.allocation;
@@ -123,13 +123,13 @@ class NotingRuntime final : public HostMemoryRuntime {
     else
       *completion.flag = log_.value;
   }
-  Log& log_;
+  CopyLog& log_;
   std::array<char, 8> streams_ = {};
   std::size_t next_stream_ = 0;
 };
 
-Config by(Way way) {
-  Config config;
+device::Config by(Way way) {
+  device::Config config;
   config.way = way;
   config.resident = ResidentUse::never;
   config.tuning = "none";
@@ -137,9 +137,9 @@ Config by(Way way) {
 }
 
 /// An engine, and memory with a pattern on both sides.
-struct Bench {
-  explicit Bench(Way way = Way::automatic) : Bench(by(way)) {}
-  explicit Bench(const Config& config)
+struct CopyBench {
+  explicit CopyBench(Way way = Way::automatic) : CopyBench(by(way)) {}
+  explicit CopyBench(const device::Config& config)
       : engine(std::make_unique<Engine>(std::make_unique<NotingRuntime>(log), config)) {
     for (std::size_t i = 0; i < user.size(); ++i) user[i] = static_cast<char>(i * 7 + i / 251);
     for (std::size_t i = 0; i < packed.size(); ++i) packed[i] = static_cast<char>(i * 5 + i / 241);
@@ -190,13 +190,13 @@ struct Bench {
   }
   std::int64_t late_unpacks() const { return engine->gpu(0).channel(Direction::unpack).kernels.times(); }
 
-  Log log;
+  CopyLog log;
   std::vector<char> user = std::vector<char>(1 << 18), packed = std::vector<char>(1 << 17);
   std::unique_ptr<Engine> engine;
 };
 
 /// Runs of 16 bytes and of 8, in turn.
-datatype::LayoutRef list_of(int runs) {
+datatype::LayoutRef list_of_runs(int runs) {
   std::vector<int> lengths, places;
   for (int run = 0; run < runs; ++run) {
     lengths.push_back(run % 2 == 0 ? 4 : 2);
@@ -223,8 +223,8 @@ constexpr double very_late_us = 3000;
 constexpr std::chrono::microseconds late{2000};
 
 TEST_CASE("a list is moved by copies while kernels are late, and by a kernel else", "[kernel]") {
-  const datatype::LayoutRef list = list_of(30);
-  Bench bench;
+  const datatype::LayoutRef list = list_of_runs(30);
+  CopyBench bench;
   const auto moved = [&](Direction direction) {
     const int kernels = bench.log.kernels;
     bench.move(direction, *list);
@@ -253,7 +253,7 @@ TEST_CASE("a list is moved by copies while kernels are late, and by a kernel els
 
 TEST_CASE("more runs than are moved one by one go by kernel, however late", "[kernel]") {
   const auto [has_batches, shared] = GENERATE(std::pair{true, false}, std::pair{true, true}, std::pair{false, false});
-  Bench bench;
+  CopyBench bench;
   bench.log.has_batches = has_batches;
   if (shared) bench.engine->shared_with_others(0, /*yields=*/false);
   const auto kernels = [&](Direction direction, std::int64_t runs, std::int64_t count) {
@@ -274,8 +274,8 @@ TEST_CASE("more runs than are moved one by one go by kernel, however late", "[ke
 }
 
 TEST_CASE("while kernels are late, many runs come to the host with what lies between", "[kernel]") {
-  const datatype::LayoutRef list = list_of(100);
-  Bench bench;
+  const datatype::LayoutRef list = list_of_runs(100);
+  CopyBench bench;
   bench.allocate_all_but(0);
   bench.move(Direction::pack, *list);
   CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 0));  // 9 us would take longer
@@ -294,8 +294,8 @@ TEST_CASE("while kernels are late, many runs come to the host with what lies bet
 }
 
 TEST_CASE("no part of a message comes to the host with what lies between", "[kernel]") {
-  const datatype::LayoutRef list = list_of(100);
-  Bench bench;
+  const datatype::LayoutRef list = list_of_runs(100);
+  CopyBench bench;
   bench.allocate_all_but(0);
   for (const auto& [begin, end] : {std::pair{std::int64_t{0}, list->size() - 1}, {std::int64_t{1}, list->size()}}) {
     bench.kernels_late(very_late_us);
@@ -307,8 +307,8 @@ TEST_CASE("no part of a message comes to the host with what lies between", "[ker
 
 TEST_CASE("a message from several allocations is packed by a kernel, or run by run", "[kernel]") {
   for (const auto& [runs, kernels] : {std::pair{100, 1}, {30, 0}}) {
-    const datatype::LayoutRef list = list_of(runs);
-    Bench bench(Way::copy);
+    const datatype::LayoutRef list = list_of_runs(runs);
+    CopyBench bench(Way::copy);
     const auto beyond = bench.user.size() - static_cast<std::size_t>(list->true_ub());
     bench.allocate_all_but(beyond + 1);
     bench.move(Direction::pack, *list);
@@ -320,17 +320,17 @@ TEST_CASE("a message from several allocations is packed by a kernel, or run by r
 }
 
 TEST_CASE("what lies between is not brought where memory is scarce", "[kernel]") {
-  const datatype::LayoutRef list = list_of(100);
-  Config limited = by(Way::copy);
+  const datatype::LayoutRef list = list_of_runs(100);
+  device::Config limited = by(Way::copy);
   limited.staging_limit = std::size_t{64} << 20;
-  for (const Config& config : {limited, by(Way::copy)}) {
-    Bench bench(config);
+  for (const device::Config& config : {limited, by(Way::copy)}) {
+    CopyBench bench(config);
     bench.allocate_all_but(0);
     const Staging others = bench.engine->staging().acquire(StagingKind::mapped, 0, std::size_t{33} << 20);
     bench.move(Direction::pack, *list);
     CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 0));
   }
-  Bench bench(limited);
+  CopyBench bench(limited);
   bench.allocate_all_but(0);
   bench.move(Direction::pack, *list);
   CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 0));
@@ -338,10 +338,10 @@ TEST_CASE("what lies between is not brought where memory is scarce", "[kernel]")
 
 TEST_CASE("if what lies between is refused, the runs go one by one, or by a kernel", "[kernel]") {
   for (const auto& [runs, kernels] : {std::pair{100, 1}, {30, 0}}) {
-    Bench bench(Way::copy);
+    CopyBench bench(Way::copy);
     bench.allocate_all_but(0);
     bench.log.refuse_boxes = true;
-    bench.move(Direction::pack, *list_of(runs));
+    bench.move(Direction::pack, *list_of_runs(runs));
     CHECK((bench.log.kernels == kernels && bench.log.together.size() == static_cast<std::size_t>(1 - kernels)));
     CHECK(bench.engine->staging().statistics(StagingKind::mapped).in_use == 0);
   }
@@ -349,8 +349,8 @@ TEST_CASE("if what lies between is refused, the runs go one by one, or by a kern
 
 TEST_CASE("while copies take much longer, kernels that nobody waits for tell that they are not late any more",
           "[kernel]") {
-  const datatype::LayoutRef list = list_of(60);  // 60 us by the copy engine
-  Bench bench;
+  const datatype::LayoutRef list = list_of_runs(60);  // 60 us by the copy engine
+  CopyBench bench;
   bench.move(Direction::unpack, *list);  // the first one teaches nothing
   bench.kernels_late(very_late_us);
   bench.log.kernels = 0;
@@ -373,8 +373,9 @@ TEST_CASE("while copies take much longer, kernels that nobody waits for tell tha
 }
 
 TEST_CASE("a process that yields its turns to another one leaves the multiprocessors alone", "[kernel]") {
-  const datatype::LayoutRef list = list_of(30), long_list = list_of(static_cast<int>(CopyPlan::most_together) + 1);
-  Bench bench;
+  const datatype::LayoutRef list = list_of_runs(30),
+                            long_list = list_of_runs(static_cast<int>(CopyPlan::most_together) + 1);
+  CopyBench bench;
   const auto kernels_for = [&](const datatype::Layout& layout) {
     bench.log.kernels = 0;
     bench.move(Direction::unpack, layout);
@@ -391,8 +392,8 @@ TEST_CASE("a process that yields its turns to another one leaves the multiproces
 }
 
 TEST_CASE("probes whose launches wait are given up", "[kernel]") {
-  const datatype::LayoutRef list = list_of(60);
-  Bench bench;
+  const datatype::LayoutRef list = list_of_runs(60);
+  CopyBench bench;
   bench.log.launch_time = late;
   for (int i = 0; i < 5; ++i) {
     bench.kernels_late(very_late_us);
@@ -403,8 +404,8 @@ TEST_CASE("probes whose launches wait are given up", "[kernel]") {
 
 TEST_CASE("where copies take about as long as kernels, or are asked for, nobody tries kernels", "[kernel]") {
   for (const Way way : {Way::automatic, Way::copy}) {
-    Bench bench(way);
-    const datatype::LayoutRef list = list_of(way == Way::automatic ? 30 : 60);  // 34 us by copies, for 8
+    CopyBench bench(way);
+    const datatype::LayoutRef list = list_of_runs(way == Way::automatic ? 30 : 60);  // 34 us by copies, for 8
     bench.kernels_late(very_late_us);
     for (const Direction direction : {Direction::pack, Direction::unpack}) bench.move(direction, *list);
     CHECK((bench.log.kernels == 0 && bench.log.probes == 0));
@@ -412,17 +413,17 @@ TEST_CASE("where copies take about as long as kernels, or are asked for, nobody 
 }
 
 TEST_CASE("a kernel that nobody waits for may outlast the engine's work", "[kernel]") {
-  Bench bench;
+  CopyBench bench;
   bench.kernels_late(very_late_us);
   bench.log.probes_late = true;
-  for (int i = 0; i < 2; ++i) bench.move(Direction::unpack, *list_of(60));  // there is none before the first
+  for (int i = 0; i < 2; ++i) bench.move(Direction::unpack, *list_of_runs(60));  // there is none before the first
   CHECK(bench.log.probes == 1);
   bench.engine.reset();
 }
 
 TEST_CASE("lists that wait together share the lateness of their kernel", "[kernel]") {
-  const datatype::LayoutRef list = list_of(50);  // 47 us by the copy engine, beside others
-  Bench bench;
+  const datatype::LayoutRef list = list_of_runs(50);  // 47 us by the copy engine, beside others
+  CopyBench bench;
   const auto batched = [&](int messages, double late_us) {
     bench.kernels_late(late_us);
     bench.log.batched = 0;
@@ -442,9 +443,9 @@ TEST_CASE("lists that wait together share the lateness of their kernel", "[kerne
 }
 
 TEST_CASE("runs go by one call, but those from the host in pairs, where they might wait", "[kernel]") {
-  const datatype::LayoutRef list = list_of(20);
+  const datatype::LayoutRef list = list_of_runs(20);
   const bool has_batches = GENERATE(true, false);
-  Bench bench(Way::copy);
+  CopyBench bench(Way::copy);
   bench.log.has_batches = has_batches;
   bench.move(Direction::pack, *list);
   CHECK(bench.log.together == std::vector<std::int64_t>{20});
@@ -474,7 +475,7 @@ TEST_CASE("any number of runs from the host goes to its places, and nothing in b
   for (const std::int64_t runs : {0, 1, 12, 64, 65, 128, 1000, 4096})
     for (const Way way : {Way::copy, Way::automatic}) {
       CAPTURE(runs, way == Way::copy);
-      Bench bench(way);
+      CopyBench bench(way);
       bench.kernels_late(100 * very_late_us);
       bench.move(Direction::unpack, *dense_list_of(runs));
       CHECK(bench.log.kernels == 0);
@@ -485,7 +486,7 @@ TEST_CASE("any number of runs from the host goes to its places, and nothing in b
 
 TEST_CASE("parts of many runs go to their places", "[kernel]") {
   const datatype::LayoutRef list = dense_list_of(1000);
-  Bench bench;
+  CopyBench bench;
   for (const auto& [begin, end] : {std::pair{std::int64_t{0}, list->size() / 2}, {std::int64_t{5}, list->size() - 3}}) {
     bench.kernels_late(very_late_us);
     std::vector<char> want = bench.user;
@@ -502,7 +503,7 @@ TEST_CASE("a probe is looked after while many runs are given to the copy engine"
   const datatype::LayoutRef list = dense_list_of(200);
   for (const bool probes_late : {true, false}) {
     CAPTURE(probes_late);
-    Bench bench;
+    CopyBench bench;
     bench.move(Direction::unpack, *list);  // the first one teaches nothing
     bench.kernels_late(very_late_us);
     bench.log.probes_late = true;
@@ -523,7 +524,7 @@ TEST_CASE("a probe is looked after while many runs are given to the copy engine"
 
 TEST_CASE("many runs from the host go by a kernel where that is sooner, late as it is", "[kernel]") {
   const datatype::LayoutRef list = dense_list_of(1000);  // 860 us
-  Bench bench;
+  CopyBench bench;
   const auto kernels = [&](double late_us) {
     bench.kernels_late(late_us);
     bench.log.kernels = 0;
@@ -542,7 +543,7 @@ TEST_CASE("nests of many copy_plan are moved by copies while kernels are late fo
   const OwnedType rows = vector(3, 1, 3, MPI_INT);
   const OwnedType type = std::move(hvector(20, 1, 4001, hvector(10, 1, 301, rows)).commit());  // 200 boxes, 480 us
   const datatype::LayoutRef layout = datatype::decode(type);
-  Bench bench;
+  CopyBench bench;
   for (const auto& [late_us, kernels] : {std::pair{300.0, 1}, {very_late_us, 0}}) {
     bench.kernels_late(late_us);
     bench.log.kernels = 0;
@@ -554,7 +555,7 @@ TEST_CASE("nests of many copy_plan are moved by copies while kernels are late fo
 
 TEST_CASE("if some of many runs are refused, all go by a kernel, when those before them have ended", "[kernel]") {
   for (const std::size_t taken : {0, 1, 7}) {
-    Bench bench(Way::copy);
+    CopyBench bench(Way::copy);
     bench.log.batches_taken = taken;
     bench.move(Direction::unpack, *dense_list_of(500));
     CHECK(bench.log.together.size() == taken);
@@ -563,8 +564,8 @@ TEST_CASE("if some of many runs are refused, all go by a kernel, when those befo
 }
 
 TEST_CASE("where short runs that go together begin late, they go in pairs", "[kernel]") {
-  const datatype::LayoutRef list = list_of(30);
-  Bench bench;
+  const datatype::LayoutRef list = list_of_runs(30);
+  CopyBench bench;
   bench.allocate_all_but(0);
   bench.move(Direction::unpack, *list);  // the first one teaches nothing
   bench.kernels_late(very_late_us);
@@ -579,7 +580,7 @@ TEST_CASE("where short runs that go together begin late, they go in pairs", "[ke
 
 TEST_CASE("a time slice's wait shows in runs that go together, many as they are", "[kernel]") {
   const datatype::LayoutRef list = dense_list_of(150);  // 136 us, where kernels take 150
-  Bench bench;
+  CopyBench bench;
   Channel& channel = bench.engine->gpu(0).channel(Direction::unpack);
   bench.kernels_late(142);
   bench.move(Direction::unpack, *list);
@@ -595,7 +596,7 @@ TEST_CASE("a time slice's wait shows in runs that go together, many as they are"
 TEST_CASE("long runs that go together tell how late the copy engine is", "[kernel]") {
   OwnedType type = indexed({70000, 70001}, {0, 70010}, MPI_BYTE);
   const datatype::LayoutRef layout = datatype::decode(type.commit());
-  Bench bench(Way::copy);
+  CopyBench bench(Way::copy);
   bench.packed.resize(static_cast<std::size_t>(layout->size()));
   bench.move(Direction::unpack, *layout);  // the first one teaches nothing
   bench.move_slowly(*layout, late);
@@ -605,8 +606,8 @@ TEST_CASE("long runs that go together tell how late the copy engine is", "[kerne
 }
 
 TEST_CASE("runs that are refused go by a kernel, when those before them have ended", "[kernel]") {
-  const datatype::LayoutRef list = list_of(20);
-  Bench bench(Way::copy);
+  const datatype::LayoutRef list = list_of_runs(20);
+  CopyBench bench(Way::copy);
   bench.log.refuse = true;
   bench.move(Direction::pack, *list);
   CHECK(bench.log.kernels == 1);
@@ -618,8 +619,8 @@ TEST_CASE("runs that are refused go by a kernel, when those before them have end
 }
 
 TEST_CASE("a kernel that its launch has to load first has not begun late", "[kernel]") {
-  const datatype::LayoutRef list = list_of(100);
-  Bench bench(Way::kernel);
+  const datatype::LayoutRef list = list_of_runs(100);
+  CopyBench bench(Way::kernel);
   bench.move(Direction::unpack, *list);  // the first one teaches nothing
   bench.log.launch_time = late;
   bench.move_slowly(*list, std::chrono::microseconds(5));
@@ -631,12 +632,12 @@ TEST_CASE("a kernel that its launch has to load first has not begun late", "[ker
 
 TEST_CASE("of transfers of many short runs less is known", "[kernel]") {
   const TuningFile tuning("noting", R"("lateness.rough_error": 1e12)");
-  Config config = by(Way::kernel);
+  device::Config config = by(Way::kernel);
   config.tuning = tuning.path.string();
   const auto learnt_late = [&](int run, int runs) {
     OwnedType type = vector(runs, run, 2 * run, MPI_CHAR);
     const datatype::LayoutRef layout = datatype::decode(type.commit());
-    Bench bench(config);
+    CopyBench bench(config);
     for (std::vector<char>* const side : {&bench.user, &bench.packed})
       side->resize(static_cast<std::size_t>(layout->extent()));
     bench.move(Direction::unpack, *layout);  // the first one teaches nothing
@@ -651,7 +652,7 @@ TEST_CASE("of transfers of many short runs less is known", "[kernel]") {
 TEST_CASE("of long messages over the link to the host as much is known as of short ones", "[kernel]") {
   const OwnedType type = std::move(vector(1 << 14, 1 << 8, 1 << 9, MPI_CHAR).commit());  // 90 us, of which 12 are 1 ms
   const datatype::LayoutRef layout = datatype::decode(type);
-  Bench bench(Way::kernel);
+  CopyBench bench(Way::kernel);
   for (std::vector<char>* const side : {&bench.user, &bench.packed})
     side->resize(static_cast<std::size_t>(layout->extent()));
   bench.move(Direction::unpack, *layout);  // the first one teaches nothing
@@ -662,7 +663,7 @@ TEST_CASE("of long messages over the link to the host as much is known as of sho
 TEST_CASE("bytes that multiprocessors copy between runs teach nothing about the copy engine", "[kernel]") {
   OwnedType even = structure({4, 1, 2}, {0, 16, 40}, {MPI_INT, MPI_INT, MPI_INT});
   OwnedType single = structure({4, 1, 2}, {0, 17, 40}, {MPI_INT, MPI_CHAR, MPI_INT});
-  Bench bench(Way::copy);
+  CopyBench bench(Way::copy);
   bench.engine->shared_with_others(0, /*yields=*/false);
   const auto learnt_late = [&](const datatype::Layout& layout) {
     bench.move_slowly(layout, late);

@@ -13,9 +13,9 @@
 namespace {
 
 /// Holds a stream back from when it is put there until it is opened, at the latest by its end.
-class Gate {
+class StreamGate {
  public:
-  ~Gate() { open(); }
+  ~StreamGate() { open(); }
   void put(cudaStream_t stream) {
     // The host function has a share in what it waits for: it may still be leaving when the gate goes.
     const auto wait = [](void* given) {
@@ -72,7 +72,7 @@ constexpr int ones = 0x01010101;
 TEST_CASE("sim: copies to pinned memory are asynchronous and in order", "[sim]") {
   const Cells cells;
   const cudaStream_t stream = new_stream();
-  Gate gate;
+  StreamGate gate;
   gate.put(stream);
   cells.fetch(stream);
   REQUIRE(cudaMemsetAsync(cells.device, 2, sizeof(int), stream) == cudaSuccess);
@@ -90,7 +90,7 @@ TEST_CASE("sim: copies to pinned memory are asynchronous and in order", "[sim]")
 TEST_CASE("sim: streams are independent", "[sim]") {
   const Cells cells;
   const cudaStream_t held = new_stream(), free = new_stream();
-  Gate gate;
+  StreamGate gate;
   gate.put(held);
   cells.fetch(free);
   REQUIRE(cudaStreamSynchronize(free) == cudaSuccess);
@@ -105,7 +105,7 @@ TEST_CASE("sim: the legacy default stream waits for blocking streams and they fo
   const Cells cells;
   const cudaStream_t blocking = new_stream(cudaStreamDefault), non_blocking = new_stream();
   SECTION("it for them") {
-    Gate gate;
+    StreamGate gate;
     gate.put(blocking);
     cells.fetch(cudaStreamLegacy);
     REQUIRE(cudaStreamSynchronize(non_blocking) == cudaSuccess);
@@ -113,7 +113,7 @@ TEST_CASE("sim: the legacy default stream waits for blocking streams and they fo
     CHECK(*cells.pinned == 0);
   }
   SECTION("they for it") {
-    Gate gate;
+    StreamGate gate;
     gate.put(nullptr);
     cells.fetch(blocking);
     CHECK(cudaStreamQuery(blocking) == cudaErrorNotReady);
@@ -138,7 +138,7 @@ TEST_CASE("sim: events", "[sim]") {
   CHECK(cudaEventElapsedTime(&milliseconds, start, end) == cudaErrorInvalidResourceHandle);
   cudaGetLastError();
 
-  Gate gate;
+  StreamGate gate;
   REQUIRE(cudaEventRecord(start, first) == cudaSuccess);
   REQUIRE(cudaEventSynchronize(start) == cudaSuccess);
   gate.put(first);
@@ -171,7 +171,7 @@ TEST_CASE("sim: a destroyed stream and event still do their work", "[sim]") {
   cudaEvent_t event = nullptr;
   REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
   {
-    Gate gate;
+    StreamGate gate;
     gate.put(stream);
     cells.fetch(stream);
     REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
