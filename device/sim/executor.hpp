@@ -131,7 +131,7 @@ class Executor {
   std::vector<StreamRef> streams_ GUARDED_BY(mutex_);  // also destroyed ones, until their work has ended
   StreamRef legacy_[max_devices] GUARDED_BY(mutex_);
   std::atomic<int> sticky_[max_devices] = {};
-  int least_delay_us_ = 10, most_delay_us_ = 10;
+  int least_delay_us_ = 2, most_delay_us_ = 2;
 };
 
 }  // namespace gpudt::sim
