@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "interpose/calls/collective_forms.hpp"
 #include "interpose/calls/persistent_collectives.hpp"
 #include "interpose/collectives/aliases.hpp"
 #include "interpose/collectives/block_messages.hpp"
@@ -19,18 +20,6 @@
 #include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
-
-// Persistent collectives came with MPI-4; Open MPI 4.1 has them as an extension.
-#if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)
-#define GPUDT_INIT(name) MPI_##name##_init
-#define GPUDT_PMPI_INIT(name) PMPI_##name##_init
-#elif defined(GPUDT_MPIX_PERSISTENT_COLLECTIVES)
-#include <mpi-ext.h>
-#define GPUDT_INIT(name) MPIX_##name##_init
-#define GPUDT_PMPI_INIT(name) PMPIX_##name##_init
-#else
-#define GPUDT_PMPI_INIT(name) nullptr
-#endif
 
 namespace gpudt::interpose {
 namespace {
@@ -506,36 +495,11 @@ int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void
 
 using namespace gpudt::interpose;
 
-// Define the MPI functions of an operation: MPI_<name>, MPI_<iname> and MPI_<name>_init, with a suffix. `function`
-// serves them; `parameters` and `arguments` are bracketed lists.
-#define GPUDT_LIST(...) __VA_ARGS__
-#define GPUDT_BLOCKING(name, iname, suffix, pmpi_init, function, parameters, arguments)                        \
-  GPUDT_EXPORT int MPI_##name##suffix(GPUDT_LIST parameters) {                                                 \
-    return function(Call{"MPI_" #name #suffix}, Forms{&PMPI_##name##suffix, &PMPI_##iname##suffix, pmpi_init}, \
-                    GPUDT_LIST arguments);                                                                     \
-  }                                                                                                            \
-  GPUDT_EXPORT int MPI_##iname##suffix(GPUDT_LIST parameters, MPI_Request* request) {                          \
-    return function(Call{"MPI_" #iname #suffix, request},                                                      \
-                    Forms{&PMPI_##name##suffix, &PMPI_##iname##suffix, pmpi_init}, GPUDT_LIST arguments);      \
-  }
-#define GPUDT_PERSISTENT(name, iname, suffix, init, pmpi_init, function, parameters, arguments)           \
-  GPUDT_EXPORT int init(GPUDT_LIST parameters, MPI_Info info, MPI_Request* request) {                     \
-    return function(Call{"MPI_" #name "_init" #suffix, request, true, info},                              \
-                    Forms{&PMPI_##name##suffix, &PMPI_##iname##suffix, pmpi_init}, GPUDT_LIST arguments); \
-  }
-
 // The namespaces only give Count and Displacement their meaning: the functions are C functions.
 namespace small_counts {
 using Count = int;
 using Displacement = int;
-#if defined(GPUDT_INIT)
-#define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments)                  \
-  GPUDT_BLOCKING(name, iname, , GPUDT_PMPI_INIT(name), function, parameters, arguments) \
-  GPUDT_PERSISTENT(name, iname, , GPUDT_INIT(name), GPUDT_PMPI_INIT(name), function, parameters, arguments)
-#else
-#define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments) \
-  GPUDT_BLOCKING(name, iname, , nullptr, function, parameters, arguments)
-#endif
+#define GPUDT_COLLECTIVE GPUDT_SMALL_COUNTS
 #include "interpose/calls/collective_functions.inc"
 #undef GPUDT_COLLECTIVE
 }  // namespace small_counts
@@ -544,35 +508,7 @@ using Displacement = int;
 namespace large_counts {
 using Count = MPI_Count;
 using Displacement = MPI_Aint;
-#define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments)                   \
-  GPUDT_BLOCKING(name, iname, _c, PMPI_##name##_init_c, function, parameters, arguments) \
-  GPUDT_PERSISTENT(name, iname, _c, MPI_##name##_init_c, PMPI_##name##_init_c, function, parameters, arguments)
+#define GPUDT_COLLECTIVE GPUDT_LARGE_COUNTS
 #include "interpose/calls/collective_functions.inc"
 }  // namespace large_counts
-#endif
-
-namespace {
-
-template <class Count>
-int reduce_local(const char* call, int (*pmpi)(const void*, void*, Count, MPI_Datatype, MPI_Op), const void* inbuf,
-                 void* inoutbuf, Count count, MPI_Datatype type, MPI_Op op) {
-  return guarded(MPI_COMM_WORLD, call, [&]() -> int {
-    const bool alias = is_alias(inbuf, inoutbuf);
-    if (!alias && reduce_locally(call, inbuf, inoutbuf, count, type, op)) return MPI_SUCCESS;
-    CallBuffers c(call, {.comm = MPI_COMM_WORLD});
-    const Given inout = c.reduction(Role::inout, inoutbuf, count, type);
-    const Given in = alias ? inout : c.reduction(Role::in, inbuf, count, type);
-    return c.run([&] { return pmpi(in.buffer, inout.buffer, count, type, operator_for_mpi(op, type)); });
-  });
-}
-
-}  // namespace
-
-GPUDT_EXPORT int MPI_Reduce_local(const void* inbuf, void* inoutbuf, int count, MPI_Datatype type, MPI_Op op) {
-  return reduce_local("MPI_Reduce_local", PMPI_Reduce_local, inbuf, inoutbuf, count, type, op);
-}
-#if defined(GPUDT_MPI_LARGE_COUNTS)
-GPUDT_EXPORT int MPI_Reduce_local_c(const void* inbuf, void* inoutbuf, MPI_Count count, MPI_Datatype type, MPI_Op op) {
-  return reduce_local("MPI_Reduce_local_c", PMPI_Reduce_local_c, inbuf, inoutbuf, count, type, op);
-}
 #endif

@@ -13,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -26,6 +25,7 @@
 #include "interpose/rma/direct.hpp"
 #include "interpose/rma/message.hpp"
 #include "interpose/rma/target.hpp"
+#include "interpose/rma/window_memory.hpp"
 
 namespace gpudt::interpose {
 
@@ -53,37 +53,6 @@ struct OriginOperation {
 };
 
 using OriginOperationRef = std::shared_ptr<OriginOperation>;
-
-/// This process's part of a window's memory.
-class WindowMemory {
- public:
-  WindowMemory(void* base, std::int64_t size) : base_(base), size_(size) {}  ///< of MPI_Win_create
-  WindowMemory() : dynamic_(true) {}                                         ///< of MPI_Win_create_dynamic
-  bool dynamic() const { return dynamic_; }
-  void* base() const { return base_; }
-  std::int64_t size() const { return size_; }
-  /// For dynamic windows: false if the region overlaps an attached one, or if no region begins at `base`.
-  bool attach(void* base, std::int64_t size);
-  bool detach(const void* base);
-  /// The address at `displacement` (in bytes; in dynamic windows an address, possibly MPI_BOTTOM). No value unless the
-  /// window holds all of the `count` elements there and, if they lie in several attached regions, all are in one
-  /// memory. There is at least one element, and it is not empty. May throw std::bad_alloc.
-  std::optional<void*> address(std::int64_t displacement, const datatype::Layout& layout, std::int64_t count) const;
-  /// To be called when the program opens an exposure epoch: later accesses wait for the work that is in the default
-  /// stream at this time. Throws device::Error.
-  void mark_again();
-  /// The mark for which accesses on GPU `ordinal` wait.
-  device::StreamMark after(int ordinal) const;
-
- private:
-  bool dynamic_ = false;
-  void* base_ = nullptr;
-  std::int64_t size_ = 0;
-  mutable Mutex mutex_;
-  std::map<std::uintptr_t, std::int64_t> regions_ GUARDED_BY(mutex_);  ///< attached: begin and size
-  std::multiset<std::uintptr_t> empty_regions_ GUARDED_BY(mutex_);     ///< attached with size 0
-  std::map<int, device::StreamMark> after_ GUARDED_BY(mutex_);         ///< by GPU
-};
 
 /// Layouts that have arrived in messages. A cached layout keeps its copy on the device.
 class LayoutCache {
