@@ -1,4 +1,5 @@
 // Probes while other threads send and receive.
+#include <array>
 #include <string>
 
 #include "tests/mpi/threads.hpp"
@@ -55,6 +56,35 @@ TEST_CASE("threads probe messages that other threads receive", "[.][threads]") {
         complaints.expect(found == 0 || told == length, "a probe tells of " + std::to_string(told) + " B");
       }
       MPI_Recv(buffer.address(), length, type, partner(), tag, comm(), MPI_STATUS_IGNORE);
+    }
+  });
+}
+
+// MPI may give the same request to all of them.
+TEST_CASE("threads receive what probes of MPI_PROC_NULL have matched", "[.][threads]") {
+  if (!threads_allowed()) return;
+  constexpr int length = 8;
+  const Type type = plain(MPI_CHAR);
+  in_threads([&](int, MPI_Comm own, Complaints& complaints) {
+    for (const Place place : {Place::host, Place::device}) {
+      Buffer in(place, type, length);
+      for (int i = 0; i < scaled(1000); ++i) {
+        std::array<MPI_Request, 2> requests{};
+        for (MPI_Request& request : requests) {
+          MPI_Message message = MPI_MESSAGE_NULL;
+          MPI_Mprobe(MPI_PROC_NULL, 0, own, &message, MPI_STATUS_IGNORE);
+          MPI_Imrecv(in.address(), length, type, &message, &request);
+        }
+        for (MPI_Request& request : requests) {
+          MPI_Status status{};
+          int told = -1;
+          MPI_Wait(&request, &status);
+          MPI_Get_count(&status, type, &told);
+          complaints.expect(status.MPI_SOURCE == MPI_PROC_NULL && told == 0 && request == MPI_REQUEST_NULL,
+                            "receive " + std::to_string(i) + " got " + std::to_string(told) + " B from " +
+                                std::to_string(status.MPI_SOURCE));
+        }
+      }
     }
   });
 }
