@@ -85,8 +85,9 @@ def passes(test, status, output):
 def run(test, options, preloaded):
     """What came of it: "passed", "failed" or "took too long"; and its output."""
     variables = dict(variable.partition("=")[::2] for variable in test.environment)
+    variables["LD_PRELOAD"] = ":".join(map(str, preloaded + options.give_way))
     if preloaded:
-        variables |= {"LD_PRELOAD": ":".join(map(str, preloaded)), "GPUDT_DEVICE": "sim", "GPUDT_SIM_HOST_ACCESS": "1"}
+        variables |= {"GPUDT_DEVICE": "sim", "GPUDT_SIM_HOST_ACCESS": "1"}
     command = [options.mpirun, "-n", str(test.ranks)]
     for name, value in variables.items():
         command += ["-x", f"{name}={value}"] if options.is_openmpi else ["-genv", name, value]
@@ -138,6 +139,8 @@ def main():
     options.is_openmpi = "Open MPI" in version or "OpenRTE" in version or "PRTE" in version
     libraries = [options.build / "libgpudt-pmpi.so", options.build / "libgpudt-sim.so"]
     options.preloaded = ([device_malloc] if options.memory == "device" else []) + libraries
+    # With it ranks that wait let others work; builds with a sanitizer have none.
+    options.give_way = [library for library in [options.build / "libgive-way.so"] if library.exists()]
     for library in options.preloaded:
         if not library.exists():
             sys.exit(f"mpich_suite.py: there is no {library}: build it first")
