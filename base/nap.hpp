@@ -15,4 +15,11 @@ inline void nap_after(std::chrono::steady_clock::duration waited) {
       std::clamp<std::chrono::steady_clock::duration>(waited / 8, microseconds(20), microseconds(200)));
 }
 
+/// Looks until `done()` is true.
+template <class Done>
+void nap_until(const Done& done) {
+  const auto began = std::chrono::steady_clock::now();
+  while (!done()) nap_after(std::chrono::steady_clock::now() - began);
+}
+
 }  // namespace gpudt

@@ -24,7 +24,7 @@
 namespace gpudt::sim {
 namespace {
 
-/// Of a delay, beyond which a thread sleeps: a sleep itself takes some 20 us of a processor.
+/// The longest delay in which a thread spins: a sleep takes some 20 us of a processor.
 constexpr int longest_spin_us = 20;
 
 // A fault in device work becomes a sticky error: the worker jumps out of the work. Other faults go to the handler that
@@ -195,8 +195,8 @@ void Executor::delay() const {
   if (most_delay_us_ == 0) return;
   thread_local std::minstd_rand random{std::random_device{}()};
   const int us = std::uniform_int_distribution<int>(least_delay_us_, most_delay_us_)(random);
+  if (us > longest_spin_us) return std::this_thread::sleep_for(std::chrono::microseconds(us));
   const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(us);
-  if (us > longest_spin_us) std::this_thread::sleep_until(end);
   while (std::chrono::steady_clock::now() < end) {
   }
 }
@@ -296,8 +296,7 @@ void Event::record(const StreamRef& stream) {
 
 void Event::wait_for(const EventWords& words, std::uint64_t count, bool shared) {
   if (shared) {
-    const auto began = std::chrono::steady_clock::now();
-    while (words.completed.load() < count) nap_after(std::chrono::steady_clock::now() - began);
+    nap_until([&] { return words.completed.load() >= count; });
     return;
   }
   Executor& executor = Executor::instance();

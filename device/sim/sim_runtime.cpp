@@ -49,9 +49,7 @@ void set_flag(void* given) {
 /// Where several streams wait, their workers must leave the cores to those whom they wait for.
 void wait_at(const GateWait& gate) {
   const std::atomic_ref<std::uint32_t> done(*gate.done);
-  const auto began = std::chrono::steady_clock::now();
-  while (static_cast<std::int32_t>(done.load(std::memory_order_acquire) - gate.value) < 0)
-    nap_after(std::chrono::steady_clock::now() - began);
+  nap_until([&] { return static_cast<std::int32_t>(done.load(std::memory_order_acquire) - gate.value) >= 0; });
 }
 
 void meet_on_worker(void* given) {

@@ -25,20 +25,19 @@ std::shared_ptr<ReceiveWithRoom> matched_with_room(const MessageReceive& receive
 
 /// What a receive of the message matches, as far as that is known. All messages from MPI_PROC_NULL may get one request,
 /// which must not be watched.
-Selects selects_of(const MPI_Message* message) {
-  const bool from_nobody = message != nullptr && *message == MPI_MESSAGE_NO_PROC;
-  return from_nobody ? Selects({MPI_PROC_NULL, MPI_ANY_TAG}) : Selects();
+Selects selects_of(const MessageReceive& received) {
+  return received.is_from_nobody() ? Selects({MPI_PROC_NULL, MPI_ANY_TAG}) : Selects();
 }
 
 int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   constexpr const char* call = "MPI_Mrecv";
-  const Selects selects = selects_of(message);
   const MessageReceive received(message);
   const std::shared_ptr<ReceiveWithRoom> payload = matched_with_room(received, buf, count, type);
   const auto receive = [&](const Outgoing& into, MPI_Status* seen) {
     return PMPI_Mrecv(into.room(), into.count, into.type, message, seen);
   };
-  if (!payload) return receive_blocking({receive}, call, {buf, count, type}, received.owner(), selects, status);
+  if (!payload)
+    return receive_blocking({receive}, call, {buf, count, type}, received.owner(), selects_of(received), status);
   return guarded(received.owner(), call, [&] {
     const SeenStatus seen(status);
     const int code = receive(payload->message(), seen.get());
@@ -49,13 +48,14 @@ int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* messag
 
 int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
   constexpr const char* call = "MPI_Imrecv";
-  const Selects selects = selects_of(message);
   const MessageReceive received(message);
   const auto start = [&](const Outgoing& into, MPI_Request* real) {
     return PMPI_Imrecv(into.room(), into.count, into.type, message, real);
   };
   const std::shared_ptr<ReceiveWithRoom> payload = matched_with_room(received, buf, count, type);
-  if (!payload) return receive_nonblocking(start, call, {buf, count, type}, received.owner(), selects, From{}, request);
+  if (!payload)
+    return receive_nonblocking(start, call, {buf, count, type}, received.owner(), selects_of(received), From{},
+                               request);
   return guarded(received.owner(), call,
                  [&] { return start_receive(start, payload, received.owner(), {}, /*on_device=*/true, request); });
 }

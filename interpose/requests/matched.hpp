@@ -31,6 +31,7 @@ class MessageReceive {
   MessageReceive& operator=(const MessageReceive&) = delete;
   const ErrorOwner& owner() const { return from_.owner; }
   bool is_rts() const { return from_.rts; }
+  bool is_from_nobody() const { return message_ == MPI_MESSAGE_NO_PROC; }  ///< a probe of MPI_PROC_NULL matched it
 
  private:
   MPI_Message* handle_;

@@ -85,7 +85,8 @@ def passes(test, status, output):
 def run(test, options, preloaded):
     """What came of it: "passed", "failed" or "took too long"; and its output."""
     variables = dict(variable.partition("=")[::2] for variable in test.environment)
-    variables["LD_PRELOAD"] = ":".join(map(str, preloaded + options.give_way))
+    if libraries := preloaded + options.give_way:
+        variables["LD_PRELOAD"] = ":".join(map(str, libraries))
     if preloaded:
         variables |= {"GPUDT_DEVICE": "sim", "GPUDT_SIM_HOST_ACCESS": "1"}
     command = [options.mpirun, "-n", str(test.ranks)]
@@ -140,7 +141,8 @@ def main():
     libraries = [options.build / "libgpudt-pmpi.so", options.build / "libgpudt-sim.so"]
     options.preloaded = ([device_malloc] if options.memory == "device" else []) + libraries
     # With it ranks that wait let others work; builds with a sanitizer have none.
-    options.give_way = [library for library in [options.build / "libgive-way.so"] if library.exists()]
+    give_way = options.build / "libgive-way.so"
+    options.give_way = [give_way] if give_way.exists() else []
     for library in options.preloaded:
         if not library.exists():
             sys.exit(f"mpich_suite.py: there is no {library}: build it first")

@@ -33,7 +33,8 @@ class Run:
 
     launcher = library = sim = program = ""
 
-    def __init__(self, mode, *settings, library=True, without=None, through=(), ranks=RANKS, program=None, seconds=SECONDS):
+    def __init__(self, mode, *settings, library=True, without=None, through=(), ranks=RANKS, program=None,
+                 seconds=SECONDS):
         command = [*through, self.launcher, "-S", "-n", str(ranks), "-t", str(seconds), "-s", self.sim]
         if library:
             command += ["-l", self.library]

@@ -21,10 +21,10 @@ enum {
   worked_nanoseconds = 20 * 1000 /* between two calls: what the thread waited for has come meanwhile */
 };
 
-static __thread int calls;           /* of sched_yield() in this wait since the latest sleep */
-static __thread int64_t began, last; /* this wait, 0: none is under way; and its latest call */
-static __thread int progress_calls;  /* of opal_progress() that have not returned */
-static __thread int found_nothing;   /* the innermost one of them has called sched_yield() */
+static __thread int calls;           /* calls of sched_yield() in this wait since the latest sleep */
+static __thread int64_t began, last; /* times: when this wait began, 0 if none is under way; the latest call's end */
+static __thread int progress_calls;  /* calls of opal_progress() that have not returned */
+static __thread int found_nothing;   /* sched_yield() was called in the innermost one of them */
 
 static int64_t now(void) {
   struct timespec time;
