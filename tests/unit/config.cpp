@@ -26,7 +26,7 @@ std::vector<std::string> complaints_about(const char* value, const std::string& 
   const std::optional<std::string> kept = before == nullptr ? std::nullopt : std::optional<std::string>(before);
   setenv(name.c_str(), value, 1);
   std::vector<std::string> complaints;
-  const interpose::Config config = read_config(complaints);
+  const gpudt::interpose::Config config = read_config(complaints);
   if (name == "GPUDT_PROTOCOL" && !parse_protocol(config.protocol))  // as in calls/environment.cpp
     complaints.push_back(not_understood("GPUDT_PROTOCOL", config.protocol, protocol_values()));
   if (name == "GPUDT_TUNING")  // as when the first buffer is seen
