@@ -91,7 +91,7 @@ class LatelyUsed {
   }
 
  private:
-  static constexpr int slot_bits = 12;
+  static constexpr int slot_bits = 14;  // so that thousands of types mostly have slots of their own
 
   /// Handles that a program makes one after the other lie at equal distances; at some distances slot_of() would put
   /// most of them in the same slots.
@@ -219,6 +219,11 @@ void cache_stop() {
 
 std::uint64_t types_freed() {
   return freed.load(std::memory_order_acquire);
+}
+
+const TypeInfo* known_type(MPI_Datatype type) {
+  const TypeInfoRef* const info = find_lately_used(type);
+  return info != nullptr ? info->get() : nullptr;
 }
 
 TypeInfoRef type_info(MPI_Datatype type) {

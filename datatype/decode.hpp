@@ -78,8 +78,10 @@ void cache_stop();
 
 /// The cached information of a *committed* type, decoding it on first use; nullptr when the handle is
 /// MPI_DATATYPE_NULL or the type is not committed (the caller then lets MPI report the error). Thread-safe; a hit
-/// costs one attribute lookup.
+/// mostly costs a look-up in a table.
 TypeInfoRef type_info(MPI_Datatype type);
+/// type_info() if it has been called for this type lately; null if not. It stays until the type is freed.
+const TypeInfo* known_type(MPI_Datatype type);
 
 /// Counts the types with cached information that have been freed: a handle that is seen again stands for the same type
 /// if the number is the same. Thread-safe.

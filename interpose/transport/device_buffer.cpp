@@ -73,6 +73,10 @@ struct Reach {
   Reach(const void* buffer, std::int64_t count, MPI_Datatype type) {
     first = low = high = address_at(buffer, 0);
     if (datatype::basic_types.size(type) != 0) return;  // contiguous: all in one memory
+    if (const datatype::TypeInfo* const known = datatype::known_type(type)) {
+      take(known->layout(), count);
+      return;
+    }
     MPI_Aint true_lb = 0, true_extent = 0, lb = 0, extent = 0;
     PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
     if (count > 1) PMPI_Type_get_extent(type, &lb, &extent);
@@ -80,6 +84,14 @@ struct Reach {
     first = address_at(buffer, true_lb);
     low = first + static_cast<std::uintptr_t>(std::min<MPI_Aint>(last, 0));
     high = first + static_cast<std::uintptr_t>(std::max<MPI_Aint>(last, 0) + std::max<MPI_Aint>(true_extent, 1) - 1);
+  }
+
+  void take(const datatype::Layout& layout, std::int64_t count) {
+    if (layout.size() == 0) return;
+    const datatype::Span span = layout.span(count);
+    low = first + static_cast<std::uintptr_t>(span.begin);
+    high = first + static_cast<std::uintptr_t>(span.end) - 1;
+    first += static_cast<std::uintptr_t>(layout.true_lb());
   }
 
   /// Whether the bytes cross a device::granule(), so that they may lie in several memories.
