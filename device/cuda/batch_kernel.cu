@@ -9,10 +9,13 @@
 namespace gpudt::device::cuda {
 namespace {
 
+using AllJobs = BatchOf<batch_jobs>;
+
 /// Blocks of block_threads threads that a multiprocessor is to hold.
 constexpr int batch_blocks = 4;
 
-__global__ void __launch_bounds__(block_threads, batch_blocks) batch_kernel(const __grid_constant__ BatchArgs batch) {
+template <class Jobs>
+__global__ void __launch_bounds__(block_threads, batch_blocks) batch_kernel(const __grid_constant__ Jobs batch) {
   const int index = batch_job_of(batch, blockIdx.x);
   const BatchJob& job = batch.job[index];
   const unsigned block = blockIdx.x - batch.first_block[index];
@@ -22,17 +25,24 @@ __global__ void __launch_bounds__(block_threads, batch_blocks) batch_kernel(cons
   complete(batch.completion);
 }
 
+template <class Jobs>
+const void* kernel_for() {
+  return reinterpret_cast<const void*>(batch_kernel<Jobs>);
+}
+
 }  // namespace
 
 int launch_batch_kernel(const BatchArgs& batch, void* stream) {
-  // cudaLaunchKernel reads the parameters only.
+  // cudaLaunchKernel reads the parameters only, of few jobs the first part.
   void* parameters[] = {const_cast<BatchArgs*>(&batch)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(batch_kernel), dim3(batch.first_block[batch.jobs]),
+  const bool few = batch.jobs <= FewJobs::most_jobs;
+  return cudaLaunchKernel(few ? kernel_for<FewJobs>() : kernel_for<AllJobs>(), dim3(batch.first_block[batch.jobs]),
                           dim3(block_threads), parameters, 0, static_cast<cudaStream_t>(stream));
 }
 
 int load_batch_kernel() {
-  return load(reinterpret_cast<const void*>(batch_kernel));
+  const int error = load(kernel_for<FewJobs>());
+  return error != 0 ? error : load(kernel_for<AllJobs>());
 }
 
 }  // namespace gpudt::device::cuda
