@@ -242,6 +242,10 @@ Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exp
   return engine_for(ordinal).peers().imported_memory(ordinal, exporter, exported);
 }
 
+Mapping hold_again(int ordinal, const KnownMapping& known) {
+  return engine_for(ordinal).peers().hold_again(known);
+}
+
 void give_back_freed() noexcept try {
   Engine* const engine = process_engine.load(std::memory_order_acquire);
   if (engine == nullptr) return;

@@ -32,8 +32,20 @@ class Mapping {
 
  private:
   friend class Peers;
+  friend class KnownMapping;
   explicit Mapping(std::shared_ptr<const struct PeerMemory> memory) : memory_(std::move(memory)) {}
   std::shared_ptr<const struct PeerMemory> memory_;
+};
+
+/// A Mapping that is remembered, but does not stay open for that (device::hold_again()).
+class KnownMapping {
+ public:
+  KnownMapping() = default;
+  explicit KnownMapping(const Mapping& mapping) : memory_(mapping.memory_) {}
+
+ private:
+  friend class Peers;
+  std::weak_ptr<const struct PeerMemory> memory_;
 };
 
 /// The numbers of allocations known to be exportable or not, and of open mappings of other processes' memory.

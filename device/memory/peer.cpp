@@ -60,29 +60,39 @@ Peers::~Peers() {
 
 // --- imports --------------------------------------------------------------------------------------------------------
 
-/// Empty if it is not mapped yet.
-Mapping Peers::find(int ordinal, std::uint64_t exporter, const Exported& exported) {
+/// Null if it is not mapped yet.
+Peers::Import* Peers::find(int ordinal, std::uint64_t exporter, const Exported& exported) {
   const auto at = imports_.find(place_of(ordinal, exporter, exported));
   const bool same =
       at != imports_.end() && at->second.buffer_id == exported.buffer_id && at->second.handle == handle_of(exported);
-  if (!same) return {};
-  at->second.used = ++clock_;
-  return Mapping(at->second.memory);
+  return same ? &at->second : nullptr;
+}
+
+Mapping Peers::use(const std::shared_ptr<const PeerMemory>& memory) {
+  memory->used = ++clock_;
+  return Mapping(memory);
 }
 
 Mapping Peers::imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported) {
   const LockGuard lock(mutex_);
-  return find(ordinal, exporter, exported);
+  const Import* const known = find(ordinal, exporter, exported);
+  return known != nullptr ? use(known->memory) : Mapping();
+}
+
+/// Under the mutex: what nobody holds may be closed at any other time.
+Mapping Peers::hold_again(const KnownMapping& known) {
+  const LockGuard lock(mutex_);
+  const std::shared_ptr<const PeerMemory> memory = known.memory_.lock();
+  return memory != nullptr ? use(memory) : Mapping();
 }
 
 /// find(), after which the exporter sees that this process has the memory mapped.
 Mapping Peers::find_counted(int ordinal, const Exporter& exporter, const Exported& exported) {
-  Mapping known = find(ordinal, exporter.number, exported);
-  if (!known) return known;
-  Import& import = imports_.at(place_of(ordinal, exporter.number, exported));
-  CountedMapping& counted = import.counted;
-  if (!counted && import.opened) counted = CountedMapping(exporter, exported);  // it has a slot now
-  return known;
+  Import* const known = find(ordinal, exporter.number, exported);
+  if (known == nullptr) return {};
+  CountedMapping& counted = known->counted;
+  if (!counted && known->opened) counted = CountedMapping(exporter, exported);  // it has a slot now
+  return use(known->memory);
 }
 
 Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why,
@@ -125,8 +135,7 @@ Mapping Peers::import_now(int ordinal, const Exporter& exporter, const Exported&
   try {
     Import made = open(ordinal, exporter, exported);
     if (made.memory == nullptr) return refuse("its owner has freed the memory");
-    made.used = ++clock_;
-    Mapping mapping(made.memory);
+    Mapping mapping = use(made.memory);
     imports_.emplace(place_of(ordinal, exporter.number, exported), std::move(made));
     refused_.erase(gpus);
     return mapping;
@@ -255,7 +264,7 @@ void Peers::retire_too_many(int ordinal) {
     auto oldest = imports_.end();
     for (auto at = imports_.begin(); at != imports_.end(); ++at)
       if (at->second.ordinal == ordinal && !at->second.held() &&
-          (oldest == imports_.end() || at->second.used < oldest->second.used))
+          (oldest == imports_.end() || at->second.memory->used < oldest->second.memory->used))
         oldest = at;
     if (oldest == imports_.end()) return;
     retire(oldest);

@@ -25,6 +25,8 @@ namespace gpudt::device {
 struct PeerMemory {
   std::uint64_t base, size;  ///< in the exporting process
   void* address;             ///< in this process
+  /// When it was used last, by the clock of Peers; behind its mutex.
+  mutable std::uint64_t used = 0;
 };
 
 class Peers {
@@ -43,6 +45,7 @@ class Peers {
   Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why,
                         bool may_wait = true);
   Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
+  Mapping hold_again(const KnownMapping& known);
   /// Unmaps what exporters have freed, as far as nobody holds it and it does not wait for the program's work.
   /// `under_way`: nor for the library's own, unless that goes on for long.
   void unmap_freed(bool under_way = false);
@@ -66,7 +69,6 @@ class Peers {
     bool opened = false;  ///< false: it is this process's own memory
     bool in_pieces = false;
     CountedMapping counted{};
-    std::uint64_t used = 0;
     std::chrono::steady_clock::time_point retired_at{};
     bool held() const { return memory.use_count() > 1; }
     /// In whole pages of `page` bytes.
@@ -85,7 +87,8 @@ class Peers {
   /// Where the one way of mapping is refused the other may work.
   using Gpus = std::tuple<int, std::uint64_t, GpuId, bool>;  // ordinal, exporter, its GPU, in pieces
 
-  Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
+  Import* find(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
+  Mapping use(const std::shared_ptr<const PeerMemory>& memory) REQUIRES(mutex_);
   Mapping find_counted(int ordinal, const Exporter& exporter, const Exported& exported) REQUIRES(mutex_);
   Mapping import_now(int ordinal, const Exporter& exporter, const Exported& exported, std::string& why, bool may_wait)
       EXCLUDES(mutex_);

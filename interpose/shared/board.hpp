@@ -37,6 +37,7 @@ struct LayoutName {
   std::int64_t bytes = 0;  ///< of the serialised layout; 0: the data are contiguous
   std::uint64_t number = 0;
   std::int32_t slot = -1;  ///< the slot of that process's segment with the layout; negative if it lies beside the name
+  bool operator==(const LayoutName&) const = default;
 };
 
 /// What a process sends to process `rank` of the communicator, or receives from it.

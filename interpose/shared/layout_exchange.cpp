@@ -19,8 +19,8 @@ bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::La
 
 }  // namespace
 
-bool Layouts::describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place, const datatype::LayoutRef& layout,
-                       std::size_t effort, PublishedRef& published) {
+bool Layouts::describe(Segment& own, Descriptor& descriptor, std::span<std::byte> data, RemoteBuffer& place,
+                       const datatype::LayoutRef& layout, std::size_t effort, PublishedRef& published) {
   if (layout->bytes() > descriptor_data) {
     place.layout = name_long(own, layout, effort, published);
     return published != nullptr;
@@ -28,7 +28,7 @@ bool Layouts::describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place
   std::span<const std::byte> bytes;
   place.layout = name_short(layout, bytes);
   if (descriptor.data_layout != place.layout.number || descriptor.data_owner != own->rank)
-    std::copy(bytes.begin(), bytes.end(), descriptor.data);
+    std::copy(bytes.begin(), bytes.end(), data.begin());
   descriptor.data_layout = place.layout.number;
   descriptor.data_owner = own->rank;
   return true;

@@ -32,11 +32,11 @@ using PublishedRef = std::shared_ptr<const PublishedLayout>;
 /// May throw std::bad_alloc.
 class Layouts {
  public:
-  /// Writes the layout's name into `place`, in `descriptor`, and a short layout beside it; `own` is this process's
+  /// Writes the layout's name into `place`, and a short layout into the descriptor's `data`; `own` is this process's
   /// segment. `published` is to be held until the other process is done. False if the layout is too long, or if it is
   /// long and its messages, `effort` bytes each, have not earned publishing yet.
-  bool describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place, const datatype::LayoutRef& layout,
-                std::size_t effort, PublishedRef& published);
+  bool describe(Segment& own, Descriptor& descriptor, std::span<std::byte> data, RemoteBuffer& place,
+                const datatype::LayoutRef& layout, std::size_t effort, PublishedRef& published);
   /// The name of a short layout, of which the caller copies the bytes at once.
   LayoutName name_short(const datatype::LayoutRef& layout, std::span<const std::byte>& bytes);
   /// The name of a long layout, published as by describe(); number 0 if it is not published.

@@ -107,9 +107,11 @@ bool Segment::make_descriptors() {
   const int made = image_->descriptors_made.load(std::memory_order_relaxed);
   if (made >= descriptor_count) return false;
   Descriptor* const first = &image_->descriptor(made);
-  constexpr std::size_t bytes = descriptors_at_a_time * sizeof(Descriptor);
+  const std::byte* const first_data = image_->data_of(*first).data();
   constexpr std::size_t least_left = std::size_t{8} << 20;  // for what others put there
-  if (!has_twice(least_left) || !make(first, bytes)) return false;
+  if (!has_twice(least_left) || !make(first, descriptors_at_a_time * sizeof(Descriptor)) ||
+      !make(first_data, descriptors_at_a_time * sizeof(DescriptorData)))
+    return false;
   for (int i = 0; i < descriptors_at_a_time; ++i) new (first + i) Descriptor;
   image_->descriptors_made.store(made + descriptors_at_a_time, std::memory_order_release);
   return true;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/exception.hpp"
@@ -23,7 +24,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 25;
+inline constexpr std::uint32_t peer_version = 26;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
@@ -83,7 +84,8 @@ inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< both processes use on
 inline constexpr std::uint32_t found_on_gpu = 2;   ///< the receiver would have fetched what the sender has not packed
 inline constexpr std::uint32_t found_on_host = 3;  ///< it receives into host memory, or several memories
 
-/// Size of Descriptor::data, for a layout or a short message.
+/// Bytes that belong to each descriptor, for a layout or a short message. They lie apart, so that descriptors of many
+/// messages share pages.
 inline constexpr std::size_t descriptor_data = 6784;
 /// A message of at most this length is copied to the segment if it is not fetched for a while, so that its send can
 /// end: programs expect this of short messages.
@@ -92,7 +94,7 @@ static_assert(longest_buffered <= std::int64_t(descriptor_data));
 
 inline constexpr int parts_in_flight = 4;
 struct Part {
-  std::int32_t chunk;  ///< of the segment; negative: in the descriptor's `data`
+  std::int32_t chunk;  ///< of the segment; negative: in the descriptor's data
   std::int64_t bytes;
 };
 
@@ -100,7 +102,7 @@ struct Part {
 struct RemoteBuffer {
   std::int64_t count;       ///< elements of the layout
   std::uint64_t address;    ///< the buffer, or for contiguous data their first byte, in that process's address space
-  LayoutName layout;        ///< a short one is in Descriptor::data
+  LayoutName layout;        ///< a short one is in the descriptor's data
   device::Exported memory;  ///< the memory with the data
 };
 
@@ -108,14 +110,16 @@ struct alignas(64) Descriptor {
   RendezvousState state;
   std::uint32_t generation;
   std::int32_t destination;  ///< rank in MPI_COMM_WORLD
-  std::uint64_t number;      ///< counts the messages that the process has offered
-  Envelope envelope;
   std::atomic<Issue> issue;
+  std::uint64_t number;  ///< counts the messages that the process has offered
+  Envelope envelope;
   std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
   std::int64_t bytes;                  ///< of the message
+  std::uint64_t description;           ///< counts the changes of `from` (peer/described.hpp)
   /// For a message to another node: bytes of each fragment except the last, which may be shorter.
   std::int64_t fragment_bytes;
 
+  // The members above change with each message and fill a cache line; most of those below stay if it is repeated.
   RemoteBuffer from;  ///< the sender's buffer, from state `offered` on
   /// Number of bytes from the start that the receiver can fetch; negative if the sender has given up.
   std::atomic<std::int64_t> ready;
@@ -123,9 +127,11 @@ struct alignas(64) Descriptor {
   std::atomic<std::uint32_t> found;  ///< what the receiver has found out: found_...
   /// 1: other processes cannot map the memory of the data, which are being packed for the receiver, unless it asks the
   /// sender to write them.
-  std::uint32_t unmappable;
+  std::atomic<std::uint32_t> unmappable;
   /// Number of bytes that the receiver wants, if it shares no memory or has asked; negative: not known yet.
   std::atomic<std::int64_t> wanted_bytes;
+  std::uint64_t data_layout;  ///< the number of the layout in the descriptor's data; 0: they are something else
+  std::int32_t data_owner;    ///< the process that the number belongs to
 
   // In state fragments_wanted: the number of parts that the sender has put into the segment, and that the receiver has
   // taken from it.
@@ -134,18 +140,13 @@ struct alignas(64) Descriptor {
   alignas(64) std::atomic<std::uint64_t> consumed;
 
   alignas(64) std::byte rts[longest_rts + 1];
-  std::uint64_t data_layout;  ///< the number of the layout in `data`; 0: `data` has something else
-  std::int32_t data_owner;    ///< the process that the number belongs to
-  alignas(16) std::byte data[descriptor_data];
-
-  /// `data`, to be filled with something else than a layout.
-  std::byte* data_for_message() {
-    data_layout = 0;
-    return data;
-  }
 };
+struct alignas(64) DescriptorData {
+  std::byte bytes[descriptor_data + 64];
+};
+static_assert(offsetof(Descriptor, from) == 64);
 // An odd number of cache lines, so that the same members of all descriptors do not share a few sets of the caches.
-static_assert(sizeof(Descriptor) / 64 % 2 == 1);
+static_assert(sizeof(Descriptor) / 64 % 2 == 1 && sizeof(DescriptorData) / 64 % 2 == 1);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// Slots for long layouts that are used again and again: each for up to 780,000 runs of an index list, or twice as many
@@ -189,6 +190,7 @@ struct alignas(4096) Image {
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of the layouts in `layouts`; 0: none, or incomplete
   alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptors_at_a_time];
+  alignas(4096) DescriptorData data[descriptors_at_a_time];
   alignas(4096) WindowLockSet window_locks[window_lock_count];
   alignas(4096) device::ExportTable exports;  ///< what the process has exported
   // The members below have memory once the owner has made them; the first records always have.
@@ -198,10 +200,27 @@ struct alignas(4096) Image {
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< made one by one
   /// The descriptors from index descriptors_at_a_time on.
   alignas(4096) Descriptor further_descriptors[descriptor_count - descriptors_at_a_time];
+  alignas(4096) DescriptorData further_data[descriptor_count - descriptors_at_a_time];
 
   /// The descriptor must have memory.
   Descriptor& descriptor(int index) {
     return index < descriptors_at_a_time ? descriptors[index] : further_descriptors[index - descriptors_at_a_time];
+  }
+  int index_of(const Descriptor& descriptor) const {
+    const bool further = &descriptor >= further_descriptors;
+    return static_cast<int>(&descriptor - (further ? further_descriptors : descriptors)) +
+           (further ? descriptors_at_a_time : 0);
+  }
+  /// The data of one of these descriptors.
+  std::span<std::byte, descriptor_data> data_of(const Descriptor& descriptor) {
+    const int index = index_of(descriptor);
+    DescriptorData& its = index < descriptors_at_a_time ? data[index] : further_data[index - descriptors_at_a_time];
+    return std::span(its.bytes).first<descriptor_data>();
+  }
+  /// The data, to be filled with something else than a layout.
+  std::byte* data_for_message(Descriptor& descriptor) {
+    descriptor.data_layout = 0;
+    return data_of(descriptor).data();
   }
 };
 

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,13 +67,14 @@ std::string another_job() {
 struct Sender {
   bool publishes(const datatype::LayoutRef& layout, std::size_t effort = any_effort) {
     published.reset();
-    return layouts.describe(*segment, *descriptor, descriptor->from, layout, effort, published);
+    return layouts.describe(*segment, descriptor, data(), descriptor.from, layout, effort, published);
   }
+  std::span<std::byte> data() const { return (*segment)->data_of(descriptor); }
   std::int64_t memory() const { return shared_memory() - bare; }
 
   std::unique_ptr<Segment> segment = Segment::create(another_job(), 0);
   std::int64_t bare = shared_memory();
-  std::unique_ptr<Descriptor> descriptor = std::make_unique<Descriptor>();
+  Descriptor& descriptor = (*segment)->descriptors[0];
   Layouts layouts;
   PublishedRef published;
 };
@@ -91,14 +93,14 @@ TEST_CASE("a long layout is published when its messages have earned it", "[datat
 TEST_CASE("what a receiver reads is what was published", "[datatype]") {
   Sender sender;
   Layouts receiver;
-  const Descriptor& descriptor = *sender.descriptor;
+  const Descriptor& descriptor = sender.descriptor;
   for (const int runs : {700, 780000, 3000}) {
     const datatype::LayoutRef list = list_of(runs, 1);
     REQUIRE(sender.publishes(list));
-    const datatype::LayoutRef read = receiver.find(*sender.segment, descriptor.from.layout, descriptor.data);
+    const datatype::LayoutRef read = receiver.find(*sender.segment, descriptor.from.layout, sender.data());
     REQUIRE(read);
     CHECK(read->to_bytes() == list->to_bytes());
-    CHECK(receiver.find(*sender.segment, descriptor.from.layout, descriptor.data) == read);
+    CHECK(receiver.find(*sender.segment, descriptor.from.layout, sender.data()) == read);
   }
   CHECK_FALSE(sender.publishes(list_of(800000, 1)));  // longer than a slot
 }

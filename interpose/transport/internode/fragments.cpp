@@ -16,8 +16,8 @@ using Clock = std::chrono::steady_clock;
 /// `least_part` bytes: each part has a cost.
 constexpr std::int64_t parts_wanted = 4;
 constexpr std::int64_t least_part = 256 << 10;
-/// How long a message waits for others to return chunks before it uses Descriptor::data, which is slow: the others may
-/// be waiting for this message.
+/// How long a message waits for others to return chunks before it uses the data of its descriptor, which is slow: the
+/// others may be waiting for this message.
 constexpr std::chrono::microseconds chunk_timeout{500};
 
 std::int64_t part_size(std::int64_t bytes) {
@@ -100,7 +100,8 @@ void SegmentOutflow::publish() {
     const Part& part = packing_.front();
     mark(point::part_packed);
     if (part.staging) {
-      std::byte* const to = part.chunk < 0 ? descriptor_.data_for_message() : chunks_.segment()->chunks[part.chunk];
+      std::byte* const to =
+          part.chunk < 0 ? chunks_.segment()->data_for_message(descriptor_) : chunks_.segment()->chunks[part.chunk];
       std::memcpy(to, part.staging.data(), static_cast<std::size_t>(part.bytes));
     }
     descriptor_.parts[produced_ % parts_in_flight] = {part.chunk, part.bytes};
@@ -141,7 +142,7 @@ bool SegmentOutflow::find_staging(Part& part) {
   return bool{part.staging};
 }
 
-/// True if a part may begin: in `chunk`, or in Descriptor::data if that is negative.
+/// True if a part may begin: in `chunk`, or in the descriptor's data if that is negative.
 bool SegmentOutflow::find_chunk(int& chunk) {
   const bool alone = packing_.empty() && handed_over_.empty();
   if (!idle_.empty()) {
@@ -178,7 +179,7 @@ bool SegmentInflow::step() {
 /// What is beyond the receive's room is dropped.
 void SegmentInflow::take(const Part& part) {
   mark(point::part_arrived);
-  const std::byte* const data = part.chunk < 0 ? descriptor_.data : segment_->chunks[part.chunk];
+  const std::byte* const data = part.chunk < 0 ? segment_->data_of(descriptor_).data() : segment_->chunks[part.chunk];
   const std::int64_t begin = taken_, end = std::min(begin + part.bytes, target_.bytes);
   Unpacking unpacking;
   taken_ += part.bytes;

@@ -64,7 +64,7 @@ class SegmentOutflow : public Outflow {
 
  private:
   struct Part {
-    int chunk;  ///< negative: Descriptor::data, which is smaller
+    int chunk;  ///< negative: the data of the descriptor, which are shorter
     std::int64_t bytes;
     device::Staging staging;  ///< for a GPU that does not reach the chunk
     device::Transfer packing;

@@ -194,8 +194,8 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   void open();
   void give_up();
   void describe(bool better_packed, bool may_pack);
+  bool describe_unpacked();
   void make_ready();
-  void pack_for_fetching();
   bool step();
   void pack_next_part();
   void pack_on();

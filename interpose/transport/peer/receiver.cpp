@@ -11,6 +11,7 @@
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
+#include "interpose/transport/peer/described.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -173,7 +174,7 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
 /// Whether the sender's GPU had better write the data, since it has not packed them yet. Rows of this process that are
 /// better fetched packed are better unpacked here, too.
 bool RendezvousReceiver::better_written() const {
-  return descriptor_.unmappable != 0 && descriptor_.bytes > longest_buffered &&
+  return descriptor_.unmappable.load(std::memory_order_relaxed) != 0 && descriptor_.bytes > longest_buffered &&
          descriptor_.ready.load(std::memory_order_relaxed) < wanted_ &&
          !device::better_fetched_packed(into_.ordinal, into_.info->layout(), into_.count);
 }
@@ -191,7 +192,7 @@ bool RendezvousReceiver::fetch_to_host() try {
   gpu_ = device::gpu_to_host(std::to_array(from.memory.gpu));
   const device::Side to = {target_.layout, target_.count, target_.user};
   if (gpu_ < 0 || !device::is_pinned(gpu_, to, wanted_)) return false;
-  if (!learn_layout(segment_, descriptor_, from, senders_)) lost("the sender's layout is damaged");
+  if (!learn_layout(segment_, *segment_, descriptor_, from, senders_)) lost("the sender's layout is damaged");
   return device::copies_to_host(gpu_, senders_.side(), to, wanted_) &&
          map_for_host(gpu_, segment_, from, descriptor_.bytes, senders_) && fetch_mapped();
 } catch (const device::Error& error) {
@@ -200,9 +201,15 @@ bool RendezvousReceiver::fetch_to_host() try {
 }
 
 bool RendezvousReceiver::fetch_from_memory() {
-  if (!learn_layout(segment_, descriptor_, descriptor_.from, senders_)) lost("the sender's layout is damaged");
-  return map_memory(gpu_, segment_, descriptor_.from, senders_) &&
-         device::prepare_beside_streams(gpu_, *senders_.layout) && fetch_mapped();
+  if (MappedBuffer known = recall(segment_->rank, id_.index, descriptor_, gpu_); known.mapping) {
+    senders_ = std::move(known);
+  } else {
+    if (!learn_layout(segment_, *segment_, descriptor_, descriptor_.from, senders_))
+      lost("the sender's layout is damaged");
+    if (!map_memory(gpu_, segment_, descriptor_.from, senders_)) return false;
+    remember(segment_->rank, id_.index, descriptor_, gpu_, senders_);
+  }
+  return device::prepare_beside_streams(gpu_, *senders_.layout) && fetch_mapped();
 }
 
 /// Starts to fetch from the sender's memory, which is mapped.
@@ -220,8 +227,8 @@ bool RendezvousReceiver::fetch_mapped() {
 /// Asks the sender to write to this process's memory; false if that is impossible.
 bool RendezvousReceiver::ask() {
   // This process's layout may replace the sender's in the descriptor.
-  if (wanted_ == 0 || !learn_layout(segment_, descriptor_, descriptor_.from, senders_) ||
-      !describe_operand(into_, segment_->rank, descriptor_, descriptor_.to, published_))
+  if (wanted_ == 0 || !learn_layout(segment_, *segment_, descriptor_, descriptor_.from, senders_) ||
+      !describe_operand(into_, segment_->rank, *segment_, descriptor_, descriptor_.to, published_))
     return false;
   source_ = Source::sender;
   report_went(into_.reported, {protocol_name(Protocol::peer)});
@@ -346,11 +353,11 @@ bool RendezvousReceiver::collect() {
 
 void RendezvousReceiver::take_buffered() {
   if (is_on_host()) {
-    datatype::unpack(*target_.layout, target_.count, target_.user, 0, wanted_, descriptor_.data);
+    datatype::unpack(*target_.layout, target_.count, target_.user, 0, wanted_, segment_->data_of(descriptor_).data());
   } else if (wanted_ > 0) {
     const auto bytes = static_cast<std::size_t>(wanted_);
     buffered_ = device::acquire_packed(target_.ordinal, bytes);
-    std::memcpy(buffered_.data(), descriptor_.data, bytes);
+    std::memcpy(buffered_.data(), segment_->data_of(descriptor_).data(), bytes);
     transfers_.push_back(device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
                                        target_.user, 0, wanted_, buffered_.data()));
   }

@@ -11,6 +11,7 @@
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
+#include "interpose/transport/peer/described.hpp"
 #include "interpose/transport/peer/known_receiver.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
 #include "interpose/transport/peer/state.hpp"
@@ -100,12 +101,13 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     if (!is_met(rank)) return not_offered("it is not known yet whether the receiver looks for RTS messages");
     lock.lock();
   }
-  int index = take_descriptor(rank, envelope, remote);
+  const int preferred = last_described(operand, rank);
+  int index = take_descriptor(rank, envelope, remote, preferred);
   if (index < 0 && remote) {
     lock.unlock();
     receive_control_messages();  // which may free descriptors
     lock.lock();
-    index = take_descriptor(rank, envelope, remote);
+    index = take_descriptor(rank, envelope, remote, preferred);
   }
   if (index < 0) {
     report_fallback(Fallback::no_room);
@@ -130,11 +132,10 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       operand_(operand),
       range_("rendezvous: send", operand.bytes()) {
   descriptor_.bytes = operand.bytes();
-  descriptor_.ready.store(0, std::memory_order_relaxed);
-  descriptor_.produced.store(0, std::memory_order_relaxed);
-  descriptor_.consumed.store(0, std::memory_order_relaxed);
-  descriptor_.wanted_bytes.store(-1, std::memory_order_relaxed);
-  descriptor_.found.store(0, std::memory_order_relaxed);
+  store_change(descriptor_.produced, std::uint64_t{0});
+  store_change(descriptor_.consumed, std::uint64_t{0});
+  store_change(descriptor_.wanted_bytes, std::int64_t{-1});
+  store_change(descriptor_.found, std::uint32_t{0});
 }
 
 /// Makes the RTS, when all else of the descriptor is there. From now on the receiver may have the RTS.
@@ -186,6 +187,7 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
 
 void RendezvousSender::offer(const Place& place) {
   if (remote_) {
+    descriptor_.ready.store(0, std::memory_order_relaxed);
     outflow_ = std::make_unique<MessageOutflow>(*world->remote, world_, index_, descriptor_, operand_);
     outflow_->step();
     report_peer(PeerEvent::remote);
@@ -205,44 +207,47 @@ void RendezvousSender::offer(const Place& place) {
 /// Describes where the receiver finds the data.
 void RendezvousSender::describe(bool better_packed, bool may_pack) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
-  descriptor_.unmappable = 0;
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
-  if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
-    make_ready();
-    return;
-  }
-  device::Exported& memory = descriptor_.from.memory;
+  if (!packed_ && describe_unpacked()) return;
   if (tracing()) trace_why_packed(operand_);
+  store_change(descriptor_.ready, std::int64_t{0});
+  RemoteBuffer from = {};
   const auto leave_unpacked = [&] {
     not_packed_ = true;
-    memory = {};
-    descriptor_.from.layout = {};
+    store_change(descriptor_.unmappable, std::uint32_t{0});
+    write_description(index_, {});
   };
-  not_packed_ = false;
   if (!packed_ && !may_pack) return leave_unpacked();
-  if (!packed_ || !device::export_memory(operand_.ordinal, packed_.data(), memory, importer(world_))) {
+  if (!packed_ || !device::export_memory(operand_.ordinal, packed_.data(), from.memory, importer(world_))) {
     device::ExportedStaging taken = device::acquire_exported(operand_.ordinal, bytes, importer(world_));
     packed_ = std::move(taken.staging);
     if (!packed_) return leave_unpacked();
-    memory = taken.exported.value_or(device::Exported{});  // with none, the receiver wants fragments
+    from.memory = taken.exported.value_or(device::Exported{});  // with none, the receiver wants fragments
   }
-  descriptor_.unmappable = better_packed ? 0 : 1;
-  pack_for_fetching();
+  store_change(descriptor_.unmappable, std::uint32_t{better_packed ? 0U : 1U});
+  from.address = reinterpret_cast<std::uint64_t>(packed_.data());
+  write_description(index_, from);
+  report_peer(PeerEvent::packed);
+  pack_next_part();  // the others when the RTS is on its way
+}
+
+/// Describes the program's buffer, from which the data are fetched. False if that is impossible.
+bool RendezvousSender::describe_unpacked() {
+  if (!is_described(index_, operand_, world_)) {
+    RemoteBuffer from = {};
+    if (!describe_operand(operand_, world_, **world->own, descriptor_, from, published_)) return false;
+    write_description(index_, from);
+    note_described(index_, operand_, world_);
+  }
+  store_change(descriptor_.unmappable, std::uint32_t{0});
+  store_change(descriptor_.ready, operand_.after.reached() ? descriptor_.bytes : std::int64_t{0});
+  return true;
 }
 
 /// Data in the program's buffer are ready once the program's own work is over.
 void RendezvousSender::make_ready() {
   if (descriptor_.ready.load(std::memory_order_relaxed) == 0 && operand_.after.reached())
     descriptor_.ready.store(descriptor_.bytes, std::memory_order_release);
-}
-
-/// Packs the data into memory of the library.
-void RendezvousSender::pack_for_fetching() {
-  RemoteBuffer& place = descriptor_.from;
-  place.address = reinterpret_cast<std::uint64_t>(packed_.data());
-  place.layout = {};
-  report_peer(PeerEvent::packed);
-  pack_next_part();  // the others when the RTS is on its way
 }
 
 void RendezvousSender::pack_next_part() {
@@ -369,7 +374,8 @@ void RendezvousSender::withdraw() try {
 
 void RendezvousSender::buffer() {
   if (!moving_.done()) return;
-  std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
+  std::memcpy((*world->own)->data_for_message(descriptor_), staging_.data(),
+              static_cast<std::size_t>(descriptor_.bytes));
   if (descriptor_.state.buffer()) {
     published_.reset();
     gpudt::mark(point::buffered);
@@ -407,7 +413,7 @@ void RendezvousSender::answer() {
 }
 
 bool RendezvousSender::is_willing(const Segment& receiver) try {
-  if (!learn_layout(receiver, descriptor_, descriptor_.to, receivers_)) return false;
+  if (!learn_layout(receiver, **world->own, descriptor_, descriptor_.to, receivers_)) return false;
   return map_known(operand_.ordinal, receiver, descriptor_.to, receivers_) || may_open();
 } catch (const std::bad_alloc&) {
   return false;

@@ -225,7 +225,7 @@ bool export_operand(const DeviceBuffer& operand, device::Exported& exported, dev
 
 }  // namespace
 
-bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
+bool describe_operand(const DeviceBuffer& operand, int other, Image& image, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published) {
   const datatype::Layout& layout = operand.info->layout();
   if (!export_operand(operand, place.memory, importer(other)) || !holds(place.memory, operand)) return false;
@@ -238,7 +238,7 @@ bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descri
   }
   const LockGuard lock(world->mutex);
   const bool on_one_gpu = world->neighbours[static_cast<std::size_t>(other)].shares_gpu;
-  return world->layouts.describe(*world->own, descriptor, place, operand.info->layout_ref(),
+  return world->layouts.describe(*world->own, descriptor, image.data_of(descriptor), place, operand.info->layout_ref(),
                                  on_one_gpu ? published_by_message_on_one_gpu : published_by_message, published);
 }
 
@@ -258,7 +258,7 @@ device::Exporter exporter_of(const Segment& segment) {
   return {static_cast<std::uint64_t>(segment->rank), &segment->exports, (*world->own)->number};
 }
 
-bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place,
+bool learn_layout(const Segment& other, Image& image, const Descriptor& descriptor, const RemoteBuffer& place,
                   MappedBuffer& operand) {
   if (operand.layout) return true;
   const bool contiguous = place.layout.bytes == 0;
@@ -268,7 +268,7 @@ bool learn_layout(const Segment& other, const Descriptor& descriptor, const Remo
     return true;
   }
   const LockGuard lock(world->mutex);
-  operand.layout = world->layouts.find(other, place.layout, descriptor.data);
+  operand.layout = world->layouts.find(other, place.layout, image.data_of(descriptor));
   return operand.layout != nullptr;
 }
 
@@ -290,20 +290,31 @@ void reclaim_descriptors() {
 
 namespace {
 
+/// Another thread may not have given MPI its RTS of this length yet. The message could overtake it, and a probe would
+/// take it for the other, whose number is lower.
+bool is_usable(int index, int rank, const Envelope& envelope) REQUIRES(world->mutex) {
+  return !plain_under_way(rank, index) && !(peer_has_threads() && is_being_issued(rank, index % rts_lengths, envelope));
+}
+
 /// The index of a usable one in [begin, end), or -1.
 int idle_descriptor(int rank, const Envelope& envelope, int begin, int end) REQUIRES(world->mutex) {
   std::bitset<rts_lengths> unusable;
   for (int index = world->idle.next(begin); index < end; index = world->idle.next(index + 1)) {
     const auto length = static_cast<std::size_t>(index % rts_lengths);
     if (unusable.test(length)) continue;
-    // Another thread may not have given MPI its RTS of this length yet. This message could overtake it, and a probe
-    // would take it for the other, whose number is lower.
-    const bool usable = !plain_under_way(rank, index) &&
-                        !(peer_has_threads() && is_being_issued(rank, static_cast<int>(length), envelope));
-    if (usable) return index;
+    if (is_usable(index, rank, envelope)) return index;
     unusable.set(length);
   }
   return -1;
+}
+
+/// idle_descriptor() in [begin, end), of the first ones if possible. These in turn, so that what they describe stays
+/// for a while.
+int idle_in_turn(int rank, const Envelope& envelope, int begin, int end) REQUIRES(world->mutex) {
+  int index = idle_descriptor(rank, envelope, std::max(begin, world->next_taken), std::min(end, descriptors_at_a_time));
+  if (index < 0) index = idle_descriptor(rank, envelope, begin, end);
+  if (index >= 0) world->next_taken = (index + 1) % descriptors_at_a_time;
+  return index;
 }
 
 /// Gives memory to further descriptors. False if there is none.
@@ -324,12 +335,13 @@ std::size_t free_descriptors() {
   return world->idle.count() + static_cast<std::size_t>(to_be_made);
 }
 
-int take_descriptor(int rank, const Envelope& envelope, bool remote) {
+int take_descriptor(int rank, const Envelope& envelope, bool remote, int preferred) {
   reclaim_descriptors();
   // Some of the descriptors that images have are left for messages to other nodes.
   const int begin = world->remote && !remote ? kept_for_remote : 0;
   const int end = remote ? descriptors_at_a_time : descriptor_count;
-  int index = idle_descriptor(rank, envelope, begin, end);
+  const bool prefers = preferred >= begin && preferred < end && world->idle.has(preferred);
+  int index = prefers && is_usable(preferred, rank, envelope) ? preferred : idle_in_turn(rank, envelope, begin, end);
   if (index < 0 && !remote && make_descriptors()) index = idle_descriptor(rank, envelope, begin, end);
   if (index < 0) return -1;
   world->idle.take(index);

@@ -68,12 +68,33 @@ struct PlainSent {
   std::bitset<rts_lengths> persistent;                ///< lengths of messages that may be sent again at any time
 };
 
+/// What a description in a descriptor of this process is of (described.hpp).
+struct Described {
+  const void* buffer = nullptr;
+  std::int64_t count = 0;
+  std::weak_ptr<const datatype::Layout> layout{};
+  int other = -1;  ///< the process that is to map it
+};
+
+inline constexpr std::size_t described_hashes = 4096;
+
+/// What this process has made of a description in a descriptor of another one.
+struct Recalled {
+  std::uint64_t description = 0;  ///< Descriptor::description
+  int gpu = -1;                   ///< for which it is mapped; negative: nothing is known
+  std::weak_ptr<const datatype::Layout> layout{};
+  std::int64_t count = 0;
+  device::KnownMapping mapping{};
+  void* user = nullptr;
+};
+
 struct PeerProcess {
   std::unique_ptr<Segment> segment;
-  bool awaited_in_vain = false;  ///< a wait for its control message has timed out
-  bool packs_next = false;       ///< the next message is packed for its GPU: the last one was not, in vain
-  bool shares_gpu = false;       ///< it uses a GPU of this process, as its messages have shown
-  Backoff<1, 1 << 20> opening;   ///< attempts to open the segment, which may not exist yet, or ever
+  std::vector<Recalled> recalled;  ///< by descriptor
+  bool awaited_in_vain = false;    ///< a wait for its control message has timed out
+  bool packs_next = false;         ///< the next message is packed for its GPU: the last one was not, in vain
+  bool shares_gpu = false;         ///< it uses a GPU of this process, as its messages have shown
+  Backoff<1, 1 << 20> opening;     ///< attempts to open the segment, which may not exist yet, or ever
   static constexpr std::size_t backoffs_of_tag = 3;
   std::unique_ptr<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>> refusals;  ///< made when first needed
   Refusals& refusals_of(const Traffic& traffic);
@@ -139,11 +160,15 @@ struct World {
   std::atomic<std::uint64_t> received_rts{0};        ///< that receives and matching probes of this process have got
   std::vector<std::atomic<SteadyClock::rep>> taken;  ///< by rank: when it was last seen to have fetched a message
   IdleDescriptors idle GUARDED_BY(mutex);
+  int next_taken GUARDED_BY(mutex) = 0;                ///< where the search for an idle one begins
   bool can_make_descriptors GUARDED_BY(mutex) = true;  ///< as far as is known
   std::vector<AbandonedDescriptor> abandoned GUARDED_BY(mutex);
   std::size_t reclaim_at GUARDED_BY(mutex) = 0;  ///< size of `abandoned` for the next search
   std::uint64_t offers GUARDED_BY(mutex) = 0;    ///< so far
   Layouts layouts GUARDED_BY(mutex);
+  std::vector<Described> described GUARDED_BY(mutex);  ///< by descriptor
+  /// By a hash of the buffer and the receiver: the descriptor that was last described for them, plus 1; 0: none.
+  std::array<std::uint16_t, described_hashes> described_last GUARDED_BY(mutex) = {};
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
   SteadyClock::time_point next_opening GUARDED_BY(mutex);  ///< when memory may be opened (may_open())
   std::array<ReceivedOnHost, allocations_counted> received_on_host GUARDED_BY(mutex);  ///< by a hash of its numbers
@@ -200,9 +225,10 @@ void note_shared_gpu(int rank, int ordinal);
 /// Whether all of the operand lies in the allocation, as its first byte does.
 bool holds(const device::Exported& memory, const DeviceBuffer& operand);
 
-/// Fills `place`, in `descriptor`, with a description of the operand for process `other`. False if the memory cannot be
-/// exported, or not be mapped by that process yet, or if the layout is too long (Layouts::describe()).
-bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
+/// Fills `place` with a description of the operand for process `other`, and the data of `descriptor`, in `image`, with
+/// a short layout. False if the memory cannot be exported, or not be mapped by that process yet, or if the layout is
+/// too long (Layouts::describe()).
+bool describe_operand(const DeviceBuffer& operand, int other, Image& image, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published);
 /// Whether the operand's memory can be exported, but not be mapped by process `other` yet (device::export_memory()).
 bool waits_for_unmapping(const DeviceBuffer& operand, int other);
@@ -210,9 +236,10 @@ bool waits_for_unmapping(const DeviceBuffer& operand, int other);
 device::Importers importer(int rank);
 /// For device::import_memory() of memory of the process that has the segment.
 device::Exporter exporter_of(const Segment& segment);
-/// Reads the layout that the process of segment `other` has described, unless it is known. False if the layout is
-/// damaged or has been replaced.
-bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place, MappedBuffer& operand);
+/// Reads the layout that the process of segment `other` has described in a descriptor of `image`, unless it is known.
+/// False if the layout is damaged or has been replaced.
+bool learn_layout(const Segment& other, Image& image, const Descriptor& descriptor, const RemoteBuffer& place,
+                  MappedBuffer& operand);
 /// Maps the memory that the process has described. False if GPU `ordinal` does not reach it; the trace has the reason.
 /// `may_wait` as for device::import_memory().
 bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand,
@@ -237,8 +264,9 @@ void reclaim_descriptors() REQUIRES(world->mutex);
 /// Number of messages that can still be offered.
 std::size_t free_descriptors() REQUIRES(world->mutex);
 /// Takes an idle descriptor for a message to process `rank`; -1 if there is none, or if each one's RTS is as long as a
-/// plain message under way. `remote`: the process shares no memory with this one.
-int take_descriptor(int rank, const Envelope& envelope, bool remote) REQUIRES(world->mutex);
+/// plain message under way. `remote`: the process shares no memory with this one. `preferred`: negative, or which one
+/// to take if it is idle.
+int take_descriptor(int rank, const Envelope& envelope, bool remote, int preferred) REQUIRES(world->mutex);
 /// Returns the descriptor of a send that has ended. `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
 

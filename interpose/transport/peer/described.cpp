@@ -1,0 +1,95 @@
+#include "interpose/transport/peer/described.hpp"
+
+#include <cstring>
+
+namespace gpudt::interpose::peer {
+
+namespace {
+
+bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::LayoutRef& layout) {
+  return !known.owner_before(layout) && !layout.owner_before(known);
+}
+
+/// Address of the lowest byte of the buffer.
+const void* lowest_of(const DeviceBuffer& operand) {
+  const datatype::Span span = operand.info->layout().span(operand.count);
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(operand.buffer) +
+                                       static_cast<std::uintptr_t>(span.begin));
+}
+
+bool are_equal(const RemoteBuffer& one, const RemoteBuffer& other) {
+  return one.count == other.count && one.address == other.address && one.layout == other.layout &&
+         std::memcmp(&one.memory, &other.memory, sizeof one.memory) == 0;
+}
+
+/// The entry of a descriptor, in a list that grows.
+template <class Entry>
+Entry& entry_of(std::vector<Entry>& entries, int index) {
+  const auto at = static_cast<std::size_t>(index);
+  if (entries.size() <= at) entries.resize(at + 1);
+  return entries[at];
+}
+
+std::uint16_t& last_place(const DeviceBuffer& operand, int other) REQUIRES(world->mutex) {
+  static_assert(descriptor_count < UINT16_MAX && (described_hashes & (described_hashes - 1)) == 0);
+  const auto key = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(other);
+  const std::uint64_t hash = key * std::uint64_t{0x9e3779b97f4a7c15};
+  return world->described_last[(hash >> 32) % described_hashes];
+}
+
+}  // namespace
+
+int last_described(const DeviceBuffer& operand, int other) {
+  return last_place(operand, other) - 1;
+}
+
+bool is_described(int index, const DeviceBuffer& operand, int other) {
+  const LockGuard lock(world->mutex);
+  const Described& known = entry_of(world->described, index);
+  if (known.buffer != operand.buffer || known.count != operand.count || known.other != other ||
+      !same(known.layout, operand.info->layout_ref()))
+    return false;
+  const Descriptor& descriptor = (*world->own)->descriptor(index);
+  const LayoutName& layout = descriptor.from.layout;
+  const bool has_layout =
+      layout.bytes == 0 || (descriptor.data_layout == layout.number && descriptor.data_owner == world->rank);
+  return has_layout && device::allocation_id(lowest_of(operand)) == descriptor.from.memory.buffer_id;
+}
+
+void write_description(int index, const RemoteBuffer& from) {
+  const LockGuard lock(world->mutex);
+  entry_of(world->described, index) = {};
+  Descriptor& descriptor = (*world->own)->descriptor(index);
+  if (are_equal(descriptor.from, from)) return;
+  descriptor.from = from;
+  ++descriptor.description;
+}
+
+void note_described(int index, const DeviceBuffer& operand, int other) {
+  const LockGuard lock(world->mutex);
+  const RemoteBuffer& from = (*world->own)->descriptor(index).from;
+  // Others lose the right to a long layout, or to memory that no table says to be freed, with the message.
+  if (from.layout.slot >= 0 || from.memory.slot < 0 || from.memory.pieces != 0) return;
+  entry_of(world->described, index) = {operand.buffer, operand.count, operand.info->layout_ref(), other};
+  last_place(operand, other) = static_cast<std::uint16_t>(index + 1);
+}
+
+MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) {
+  const LockGuard lock(world->mutex);
+  const Recalled& known = entry_of(world->neighbours[static_cast<std::size_t>(rank)].recalled, index);
+  if (known.description != descriptor.description || known.gpu != gpu) return {};
+  datatype::LayoutRef layout = known.layout.lock();
+  if (layout == nullptr) return {};
+  device::Mapping mapping = device::hold_again(gpu, known.mapping);
+  if (!mapping) return {};
+  const bool contiguous = descriptor.from.layout.bytes == 0;
+  return {std::move(layout), contiguous ? descriptor.bytes : known.count, std::move(mapping), known.user};
+}
+
+void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& made) {
+  const LockGuard lock(world->mutex);
+  entry_of(world->neighbours[static_cast<std::size_t>(rank)].recalled, index) = {
+      descriptor.description, gpu, made.layout, made.count, device::KnownMapping(made.mapping), made.user};
+}
+
+}  // namespace gpudt::interpose::peer
