@@ -22,10 +22,11 @@ using namespace peer;
 
 namespace {
 
-/// Time after which an unclaimed message of at most longest_buffered bytes is copied to the segment.
+/// Time after which an unclaimed message of at most longest_buffered bytes is copied to the segment; as often as
+/// messages of this process are under way while their receivers fetch some, which takes them a while.
 constexpr std::chrono::microseconds buffering_timeout{50};
-/// That time if the receiver fetches other messages meanwhile.
-constexpr std::chrono::microseconds longest_buffering_timeout{2000};
+/// A receiver that has fetched nothing for so long does something else.
+constexpr std::chrono::milliseconds away_timeout{10};
 /// Data that are packed to be fetched are packed in parts from twice least_fetched_part on: the first is 1 /
 /// first_fetched_fraction of the message, so that the receiver can begin soon; each other has fetched_growth times the
 /// bytes of all before it. A part costs each side a launch, in which time 10 MB are packed.
@@ -131,6 +132,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       remote_(place.remote),
       operand_(operand),
       range_("rendezvous: send", operand.bytes()) {
+  world->offers_under_way.fetch_add(1, std::memory_order_relaxed);
   descriptor_.bytes = operand.bytes();
   store_change(descriptor_.produced, std::uint64_t{0});
   store_change(descriptor_.consumed, std::uint64_t{0});
@@ -280,6 +282,7 @@ RendezvousSender::~RendezvousSender() {
   if (state == State::claimed && descriptor_.ready.load() < descriptor_.bytes)
     descriptor_.ready.store(-1, std::memory_order_release);
   packing_.clear();
+  world->offers_under_way.fetch_sub(1, std::memory_order_relaxed);
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }
 
@@ -360,10 +363,9 @@ bool RendezvousSender::step() {
 /// Takes the offer back if the receiver has not claimed it in time, so that its data go to the descriptor.
 void RendezvousSender::withdraw() try {
   if (descriptor_.bytes > longest_buffered) return;
-  const auto age = engine_time() - offered_at_;
-  if (age < buffering_timeout ||
-      (age < longest_buffering_timeout && engine_time() - taken_at(world_) < buffering_timeout))
-    return;
+  const bool is_away = engine_time() - taken_at(world_) >= away_timeout;
+  const int turns = is_away ? 1 : world->offers_under_way.load(std::memory_order_relaxed);
+  if (engine_time() - offered_at_ < turns * buffering_timeout) return;
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
   if (!staging_) return;                                   // there is no memory just now
   device::Transfer moving = pack_all(operand_, staging_);  // first: after withdraw() a failure would lose the message

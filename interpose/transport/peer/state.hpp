@@ -158,6 +158,7 @@ struct World {
   Mutex mutex;
   std::vector<PeerProcess> neighbours GUARDED_BY(mutex);  ///< of all ranks
   std::atomic<std::uint64_t> received_rts{0};        ///< that receives and matching probes of this process have got
+  std::atomic<int> offers_under_way{0};              ///< sends of this process that are offered and have not ended
   std::vector<std::atomic<SteadyClock::rep>> taken;  ///< by rank: when it was last seen to have fetched a message
   IdleDescriptors idle GUARDED_BY(mutex);
   int next_taken GUARDED_BY(mutex) = 0;                ///< where the search for an idle one begins
