@@ -175,7 +175,10 @@ TypeInfoRef find_or_build(MPI_Datatype type) {
     predefined.add(type, info);
   } else {
     Attribute* const attribute = lately_used.make(type, info);  // drop_reference() gives it back
-    if (PMPI_Type_set_attr(type, key, attribute) != MPI_SUCCESS) lately_used.put(attribute);
+    if (PMPI_Type_set_attr(type, key, attribute) == MPI_SUCCESS)
+      lately_used.enter(type, attribute);
+    else
+      lately_used.put(attribute);
   }
   return info;
 }

@@ -83,7 +83,7 @@ Mapping Peers::imported_memory(int ordinal, std::uint64_t exporter, const Export
 Mapping Peers::hold_again(const KnownMapping& known) {
   const LockGuard lock(mutex_);
   const std::shared_ptr<const PeerMemory> memory = known.memory_.lock();
-  return memory != nullptr ? use(memory) : Mapping();
+  return memory != nullptr && !memory->lost ? use(memory) : Mapping();
 }
 
 /// find(), after which the exporter sees that this process has the memory mapped.
@@ -317,6 +317,7 @@ void Peers::lose(int ordinal) noexcept {
   ++losses_;
   const auto lost = [&](const Import& import) REQUIRES(mutex_) {
     const bool its = import.ordinal == ordinal;
+    if (its) import.memory->lost = true;
     if (its && import.in_pieces)
       close(import);  // these do not belong to the context
     else if (its && import.opened)

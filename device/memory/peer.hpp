@@ -25,8 +25,9 @@ namespace gpudt::device {
 struct PeerMemory {
   std::uint64_t base, size;  ///< in the exporting process
   void* address;             ///< in this process
-  /// When it was used last, by the clock of Peers; behind its mutex.
-  mutable std::uint64_t used = 0;
+  // Behind the mutex of Peers:
+  mutable std::uint64_t used = 0;  ///< when it was used last, by the clock of Peers
+  mutable bool lost = false;       ///< its context has ended
 };
 
 class Peers {

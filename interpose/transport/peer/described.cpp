@@ -31,24 +31,30 @@ Entry& entry_of(std::vector<Entry>& entries, int index) {
 }
 
 std::uint16_t& last_place(const DeviceBuffer& operand, int other) REQUIRES(world->mutex) {
-  static_assert(descriptor_count < UINT16_MAX && (described_hashes & (described_hashes - 1)) == 0);
+  static_assert(descriptor_count < UINT16_MAX && (buffer_hashes & (buffer_hashes - 1)) == 0);
   const auto key = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(other);
   const std::uint64_t hash = key * std::uint64_t{0x9e3779b97f4a7c15};
-  return world->described_last[(hash >> 32) % described_hashes];
+  return world->descriptor_by_buffer[(hash >> 32) % buffer_hashes];
 }
 
 }  // namespace
 
-int last_described(const DeviceBuffer& operand, int other) {
+int descriptor_for(const DeviceBuffer& operand, int other) {
   return last_place(operand, other) - 1;
 }
 
+void note_descriptor(int index, const DeviceBuffer& operand, int other) {
+  last_place(operand, other) = static_cast<std::uint16_t>(index + 1);
+}
+
 bool is_described(int index, const DeviceBuffer& operand, int other) {
-  const LockGuard lock(world->mutex);
-  const Described& known = entry_of(world->described, index);
-  if (known.buffer != operand.buffer || known.count != operand.count || known.other != other ||
-      !same(known.layout, operand.info->layout_ref()))
-    return false;
+  {
+    const LockGuard lock(world->mutex);
+    const Described& known = entry_of(world->described, index);
+    if (known.buffer != operand.buffer || known.count != operand.count || known.other != other ||
+        !same(known.layout, operand.info->layout_ref()))
+      return false;
+  }
   const Descriptor& descriptor = (*world->own)->descriptor(index);
   const LayoutName& layout = descriptor.from.layout;
   const bool has_layout =
@@ -71,19 +77,22 @@ void note_described(int index, const DeviceBuffer& operand, int other) {
   // Others lose the right to a long layout, or to memory that no table says to be freed, with the message.
   if (from.layout.slot >= 0 || from.memory.slot < 0 || from.memory.pieces != 0) return;
   entry_of(world->described, index) = {operand.buffer, operand.count, operand.info->layout_ref(), other};
-  last_place(operand, other) = static_cast<std::uint16_t>(index + 1);
 }
 
 MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) {
-  const LockGuard lock(world->mutex);
-  const Recalled& known = entry_of(world->neighbours[static_cast<std::size_t>(rank)].recalled, index);
-  if (known.description != descriptor.description || known.gpu != gpu) return {};
-  datatype::LayoutRef layout = known.layout.lock();
-  if (layout == nullptr) return {};
-  device::Mapping mapping = device::hold_again(gpu, known.mapping);
-  if (!mapping) return {};
-  const bool contiguous = descriptor.from.layout.bytes == 0;
-  return {std::move(layout), contiguous ? descriptor.bytes : known.count, std::move(mapping), known.user};
+  MappedBuffer found;
+  device::KnownMapping mapping;
+  {
+    const LockGuard lock(world->mutex);
+    const Recalled& known = entry_of(world->neighbours[static_cast<std::size_t>(rank)].recalled, index);
+    if (known.description != descriptor.description || known.gpu != gpu) return {};
+    mapping = known.mapping;
+    found = {known.layout.lock(), known.count, {}, known.user};
+  }
+  if (found.layout == nullptr) return {};
+  if (descriptor.from.layout.bytes == 0) found.count = descriptor.bytes;  // contiguous
+  found.mapping = device::hold_again(gpu, mapping);  // without the mutex: it may wait for a mapping to be closed
+  return found;
 }
 
 void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& made) {

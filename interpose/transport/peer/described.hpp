@@ -15,9 +15,10 @@ void store_change(std::atomic<Value>& place, Value value) {
 
 // --- sender: descriptors of this process -----------------------------------------------------------------------------
 
-/// The descriptor that was described last for a buffer of this address and process `other`, negative if none was; it
-/// may be in use, or have another description by now.
-int last_described(const DeviceBuffer& operand, int other) REQUIRES(world->mutex);
+/// The descriptor that was taken last for a buffer of this address and process `other`, negative if none was; it may be
+/// in use, or have another description by now.
+int descriptor_for(const DeviceBuffer& operand, int other) REQUIRES(world->mutex);
+void note_descriptor(int index, const DeviceBuffer& operand, int other) REQUIRES(world->mutex);
 /// Whether descriptor `index` has the description of this operand for process `other`, which still holds.
 bool is_described(int index, const DeviceBuffer& operand, int other);
 /// Writes a description into descriptor `index`.

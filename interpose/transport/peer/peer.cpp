@@ -115,6 +115,7 @@ void peer_start(ForcedProtocol forced, int world_rank, bool unmap_freed) {
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   made->ranks = size;
   made->taken = std::vector<std::atomic<SteadyClock::rep>>(static_cast<std::size_t>(size));
+  made->short_under_way = std::vector<std::atomic<int>>(static_cast<std::size_t>(size));
   made->chunks.emplace(*made->own);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
   {

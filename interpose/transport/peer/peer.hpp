@@ -205,6 +205,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   bool is_willing(const peer::Segment& receiver);
   bool put();
   bool is_short() const { return peer::has_short_length(descriptor_.bytes); }
+  bool may_be_buffered() const { return !remote_ && operand_.bytes() <= peer::longest_buffered; }
   bool note_what_receiver_found();  ///< true: both processes use one GPU
   bool is_receiver_on_gpu() const;
   void note_outcome(bool refused) const;

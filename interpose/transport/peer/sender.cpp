@@ -22,11 +22,11 @@ using namespace peer;
 
 namespace {
 
-/// Time after which an unclaimed message of at most longest_buffered bytes is copied to the segment; as often as
-/// messages of this process are under way while their receivers fetch some, which takes them a while.
+/// Time after which an unclaimed message of at most longest_buffered bytes is copied to the segment; for each such
+/// message that is under way to its receiver, while that fetches some.
 constexpr std::chrono::microseconds buffering_timeout{50};
 /// A receiver that has fetched nothing for so long does something else.
-constexpr std::chrono::milliseconds away_timeout{10};
+constexpr std::chrono::microseconds away_timeout{1000};
 /// Data that are packed to be fetched are packed in parts from twice least_fetched_part on: the first is 1 /
 /// first_fetched_fraction of the message, so that the receiver can begin soon; each other has fetched_growth times the
 /// bytes of all before it. A part costs each side a launch, in which time 10 MB are packed.
@@ -102,7 +102,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     if (!is_met(rank)) return not_offered("it is not known yet whether the receiver looks for RTS messages");
     lock.lock();
   }
-  const int preferred = last_described(operand, rank);
+  const int preferred = descriptor_for(operand, rank);
   int index = take_descriptor(rank, envelope, remote, preferred);
   if (index < 0 && remote) {
     lock.unlock();
@@ -115,6 +115,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     return not_offered(free_descriptors() == 0 ? "as many are under way as can be"
                                                : "others are under way that are as long as RTS messages would be");
   }
+  note_descriptor(index, operand, rank);
   if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
@@ -132,7 +133,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       remote_(place.remote),
       operand_(operand),
       range_("rendezvous: send", operand.bytes()) {
-  world->offers_under_way.fetch_add(1, std::memory_order_relaxed);
+  if (may_be_buffered()) world->short_under_way[static_cast<std::size_t>(world_)].fetch_add(1);
   descriptor_.bytes = operand.bytes();
   store_change(descriptor_.produced, std::uint64_t{0});
   store_change(descriptor_.consumed, std::uint64_t{0});
@@ -282,7 +283,7 @@ RendezvousSender::~RendezvousSender() {
   if (state == State::claimed && descriptor_.ready.load() < descriptor_.bytes)
     descriptor_.ready.store(-1, std::memory_order_release);
   packing_.clear();
-  world->offers_under_way.fetch_sub(1, std::memory_order_relaxed);
+  if (may_be_buffered()) world->short_under_way[static_cast<std::size_t>(world_)].fetch_sub(1);
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }
 
@@ -362,9 +363,9 @@ bool RendezvousSender::step() {
 
 /// Takes the offer back if the receiver has not claimed it in time, so that its data go to the descriptor.
 void RendezvousSender::withdraw() try {
-  if (descriptor_.bytes > longest_buffered) return;
+  if (!may_be_buffered()) return;
   const bool is_away = engine_time() - taken_at(world_) >= away_timeout;
-  const int turns = is_away ? 1 : world->offers_under_way.load(std::memory_order_relaxed);
+  const int turns = is_away ? 1 : world->short_under_way[static_cast<std::size_t>(world_)].load();
   if (engine_time() - offered_at_ < turns * buffering_timeout) return;
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
   if (!staging_) return;                                   // there is no memory just now

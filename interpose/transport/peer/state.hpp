@@ -76,7 +76,7 @@ struct Described {
   int other = -1;  ///< the process that is to map it
 };
 
-inline constexpr std::size_t described_hashes = 4096;
+inline constexpr std::size_t buffer_hashes = 4096;
 
 /// What this process has made of a description in a descriptor of another one.
 struct Recalled {
@@ -158,8 +158,8 @@ struct World {
   Mutex mutex;
   std::vector<PeerProcess> neighbours GUARDED_BY(mutex);  ///< of all ranks
   std::atomic<std::uint64_t> received_rts{0};        ///< that receives and matching probes of this process have got
-  std::atomic<int> offers_under_way{0};              ///< sends of this process that are offered and have not ended
   std::vector<std::atomic<SteadyClock::rep>> taken;  ///< by rank: when it was last seen to have fetched a message
+  std::vector<std::atomic<int>> short_under_way;     ///< by rank: sends to it that may be buffered and have not ended
   IdleDescriptors idle GUARDED_BY(mutex);
   int next_taken GUARDED_BY(mutex) = 0;                ///< where the search for an idle one begins
   bool can_make_descriptors GUARDED_BY(mutex) = true;  ///< as far as is known
@@ -168,8 +168,8 @@ struct World {
   std::uint64_t offers GUARDED_BY(mutex) = 0;    ///< so far
   Layouts layouts GUARDED_BY(mutex);
   std::vector<Described> described GUARDED_BY(mutex);  ///< by descriptor
-  /// By a hash of the buffer and the receiver: the descriptor that was last described for them, plus 1; 0: none.
-  std::array<std::uint16_t, described_hashes> described_last GUARDED_BY(mutex) = {};
+  /// By a hash of the buffer and the receiver: the descriptor that was last taken for them, plus 1; 0: none.
+  std::array<std::uint16_t, buffer_hashes> descriptor_by_buffer GUARDED_BY(mutex) = {};
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
   SteadyClock::time_point next_opening GUARDED_BY(mutex);  ///< when memory may be opened (may_open())
   std::array<ReceivedOnHost, allocations_counted> received_on_host GUARDED_BY(mutex);  ///< by a hash of its numbers
