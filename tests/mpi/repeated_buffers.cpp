@@ -9,9 +9,9 @@ using namespace gpudt::test;
 namespace {
 
 /// Numbers that both partners draw alike.
-class Dice {
+class CommonDice {
  public:
-  explicit Dice(std::uint64_t seed) : state_(seed) {}
+  explicit CommonDice(std::uint64_t seed) : state_(seed) {}
   int below(int most) { return static_cast<int>((state_ = mix(state_, 1)) % static_cast<std::uint64_t>(most)); }
 
  private:
@@ -20,7 +20,7 @@ class Dice {
 
 /// A buffer on each side, whose memory and datatype are replaced from time to time: the new ones mostly have the
 /// addresses and handles of the old.
-struct Pair {
+struct SentBuffers {
   std::optional<Type> type;
   std::optional<Buffer> out, in;
 
@@ -41,14 +41,14 @@ struct Pair {
 
 void send_in_turn(int rounds, int pairs_at_once, Place from) {
   constexpr int pairs = 7;
-  Dice dice(seed());
-  Pair all[pairs];
-  for (Pair& each : all) each.replace_type(100, 1, 3, from);
+  CommonDice dice(seed());
+  SentBuffers all[pairs];
+  for (SentBuffers& each : all) each.replace_type(100, 1, 3, from);
   for (int round = 0; round < rounds; ++round) {
     std::vector<MPI_Request> requests;
     const int first = dice.below(pairs);
     for (int i = 0; i < pairs_at_once; ++i) {
-      Pair& each = all[(first + i) % pairs];
+      SentBuffers& each = all[(first + i) % pairs];
       const int change = dice.below(10);
       if (change == 0) each.replace_type(1 + dice.below(300), 1 + dice.below(9), dice.below(3), from);
       if (change == 1) each.replace_memory(from);
