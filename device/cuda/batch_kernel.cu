@@ -33,7 +33,7 @@ const void* kernel_for() {
 }  // namespace
 
 int launch_batch_kernel(const BatchArgs& batch, void* stream) {
-  // cudaLaunchKernel reads the parameters only, of few jobs the first part.
+  // cudaLaunchKernel reads the kernel's parameters: for few jobs, the first sizeof(FewJobs) bytes.
   void* parameters[] = {const_cast<BatchArgs*>(&batch)};
   const bool few = batch.jobs <= FewJobs::most_jobs;
   return cudaLaunchKernel(few ? kernel_for<FewJobs>() : kernel_for<AllJobs>(), dim3(batch.first_block[batch.jobs]),

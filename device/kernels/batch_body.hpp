@@ -136,7 +136,8 @@ struct BatchJob {
 constexpr int batch_jobs =
     std::min(32, static_cast<int>((GPUDT_PARAMETER_BYTES - 64) / (sizeof(BatchJob) + sizeof(std::uint32_t))));
 
-/// The arguments of the kernel for at most `most` jobs, in constant memory.
+/// The arguments of the kernel, in constant memory, with room for `most` jobs. All but `job` are the same whatever the
+/// room, so that a BatchOf<n> is the beginning of a BatchOf<more>.
 template <int most>
 struct BatchOf {
   static constexpr int most_jobs = most;
@@ -150,8 +151,8 @@ struct BatchOf {
   BatchOf() : jobs(0) {}  // with a union, there is none by default
 };
 
-/// The beginning of BatchArgs if it has few jobs. A launch copies all parameters of its kernel, so that this one's
-/// takes several microseconds less.
+/// The beginning of a BatchArgs, for a kernel that takes few jobs: a launch copies all parameters, here 3 KB instead
+/// of 11.
 using FewJobs = BatchOf<std::min(8, batch_jobs)>;
 
 struct BatchArgs : BatchOf<batch_jobs> {

@@ -3,8 +3,8 @@
 // Nothing here is collective, so that processes without the library may be part of the job.
 //
 // A segment holds the descriptors of the messages that its process has offered. The offering process owns a descriptor
-// and fills it while it is `free`; from `offered` on, `state` determines which of the two processes may use it
-// (shared/rendezvous_state.hpp).
+// and fills it while it is `free` or `done`; from `offered` on, `state` determines which of the two processes may use
+// it (shared/rendezvous_state.hpp).
 #pragma once
 
 #include <atomic>
@@ -115,11 +115,12 @@ struct alignas(64) Descriptor {
   Envelope envelope;
   std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
   std::int64_t bytes;                  ///< of the message
-  std::uint64_t description;           ///< counts the changes of `from` (peer/described.hpp)
+  std::uint64_t from_version;          ///< incremented whenever `from` changes (peer/described.hpp)
   /// For a message to another node: bytes of each fragment except the last, which may be shorter.
   std::int64_t fragment_bytes;
 
-  // The members above change with each message and fill a cache line; most of those below stay if it is repeated.
+  // The members above fill a cache line, and some of them change with each message. Of those below only `rts` does if a
+  // message is repeated.
   RemoteBuffer from;  ///< the sender's buffer, from state `offered` on
   /// Number of bytes from the start that the receiver can fetch; negative if the sender has given up.
   std::atomic<std::int64_t> ready;
@@ -131,7 +132,7 @@ struct alignas(64) Descriptor {
   /// Number of bytes that the receiver wants, if it shares no memory or has asked; negative: not known yet.
   std::atomic<std::int64_t> wanted_bytes;
   std::uint64_t data_layout;  ///< the number of the layout in the descriptor's data; 0: they are something else
-  std::int32_t data_owner;    ///< the process that the number belongs to
+  std::int32_t data_owner;    ///< the process that the number belongs to: either of the two
 
   // In state fragments_wanted: the number of parts that the sender has put into the segment, and that the receiver has
   // taken from it.

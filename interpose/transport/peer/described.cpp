@@ -17,9 +17,9 @@ const void* lowest_of(const DeviceBuffer& operand) {
                                        static_cast<std::uintptr_t>(span.begin));
 }
 
-bool are_equal(const RemoteBuffer& one, const RemoteBuffer& other) {
-  return one.count == other.count && one.address == other.address && one.layout == other.layout &&
-         std::memcmp(&one.memory, &other.memory, sizeof one.memory) == 0;
+bool are_equal(const RemoteBuffer& a, const RemoteBuffer& b) {
+  return a.count == b.count && a.address == b.address && a.layout == b.layout &&
+         std::memcmp(&a.memory, &b.memory, sizeof a.memory) == 0;
 }
 
 /// The entry of a descriptor, in a list that grows.
@@ -30,7 +30,7 @@ Entry& entry_of(std::vector<Entry>& entries, int index) {
   return entries[at];
 }
 
-std::uint16_t& last_place(const DeviceBuffer& operand, int other) REQUIRES(world->mutex) {
+std::uint16_t& hash_entry(const DeviceBuffer& operand, int other) REQUIRES(world->mutex) {
   static_assert(descriptor_count < UINT16_MAX && (buffer_hashes & (buffer_hashes - 1)) == 0);
   const auto key = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(other);
   const std::uint64_t hash = key * std::uint64_t{0x9e3779b97f4a7c15};
@@ -40,17 +40,17 @@ std::uint16_t& last_place(const DeviceBuffer& operand, int other) REQUIRES(world
 }  // namespace
 
 int descriptor_for(const DeviceBuffer& operand, int other) {
-  return last_place(operand, other) - 1;
+  return hash_entry(operand, other) - 1;
 }
 
-void note_descriptor(int index, const DeviceBuffer& operand, int other) {
-  last_place(operand, other) = static_cast<std::uint16_t>(index + 1);
+void note_index(int index, const DeviceBuffer& operand, int other) {
+  hash_entry(operand, other) = static_cast<std::uint16_t>(index + 1);
 }
 
 bool is_described(int index, const DeviceBuffer& operand, int other) {
   {
     const LockGuard lock(world->mutex);
-    const Described& known = entry_of(world->described, index);
+    const SentDescription& known = entry_of(world->sent_descriptions, index);
     if (known.buffer != operand.buffer || known.count != operand.count || known.other != other ||
         !same(known.layout, operand.info->layout_ref()))
       return false;
@@ -62,21 +62,22 @@ bool is_described(int index, const DeviceBuffer& operand, int other) {
   return has_layout && device::allocation_id(lowest_of(operand)) == descriptor.from.memory.buffer_id;
 }
 
-void write_description(int index, const RemoteBuffer& from) {
+void update_description(int index, const RemoteBuffer& from) {
   const LockGuard lock(world->mutex);
-  entry_of(world->described, index) = {};
+  entry_of(world->sent_descriptions, index) = {};
   Descriptor& descriptor = (*world->own)->descriptor(index);
   if (are_equal(descriptor.from, from)) return;
   descriptor.from = from;
-  ++descriptor.description;
+  ++descriptor.from_version;
 }
 
-void note_described(int index, const DeviceBuffer& operand, int other) {
+void note_source(int index, const DeviceBuffer& operand, int other) {
   const LockGuard lock(world->mutex);
   const RemoteBuffer& from = (*world->own)->descriptor(index).from;
-  // Others lose the right to a long layout, or to memory that no table says to be freed, with the message.
+  // Not kept: a long layout, whose slot is held during the message only; memory of which receivers are not told when it
+  // is freed; memory in pieces, which one allocation id does not identify.
   if (from.layout.slot >= 0 || from.memory.slot < 0 || from.memory.pieces != 0) return;
-  entry_of(world->described, index) = {operand.buffer, operand.count, operand.info->layout_ref(), other};
+  entry_of(world->sent_descriptions, index) = {operand.buffer, operand.count, operand.info->layout_ref(), other};
 }
 
 MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) {
@@ -84,21 +85,23 @@ MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) 
   device::KnownMapping mapping;
   {
     const LockGuard lock(world->mutex);
-    const Recalled& known = entry_of(world->neighbours[static_cast<std::size_t>(rank)].recalled, index);
-    if (known.description != descriptor.description || known.gpu != gpu) return {};
+    const ReceivedDescription& known =
+        entry_of(world->neighbours[static_cast<std::size_t>(rank)].received_descriptions, index);
+    if (known.version != descriptor.from_version || known.gpu != gpu) return {};
     mapping = known.mapping;
     found = {known.layout.lock(), known.count, {}, known.user};
   }
   if (found.layout == nullptr) return {};
-  if (descriptor.from.layout.bytes == 0) found.count = descriptor.bytes;  // contiguous
+  // Contiguous data of different lengths have the same description.
+  if (descriptor.from.layout.bytes == 0) found.count = descriptor.bytes;
   found.mapping = device::hold_again(gpu, mapping);  // without the mutex: it may wait for a mapping to be closed
   return found;
 }
 
-void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& made) {
+void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& derived) {
   const LockGuard lock(world->mutex);
-  entry_of(world->neighbours[static_cast<std::size_t>(rank)].recalled, index) = {
-      descriptor.description, gpu, made.layout, made.count, device::KnownMapping(made.mapping), made.user};
+  entry_of(world->neighbours[static_cast<std::size_t>(rank)].received_descriptions, index) = {
+      descriptor.from_version, gpu, derived.layout, derived.count, device::KnownMapping(derived.mapping), derived.user};
 }
 
 }  // namespace gpudt::interpose::peer

@@ -1,36 +1,40 @@
-// What both ends remember of a descriptor, since programs send the same buffers again and again: the sender what it has
-// described there, the receiver what it has made of that. Then the sender does not write the description again, and the
-// receiver neither reads nor maps it: the cache lines stay where they are.
+// Descriptions of buffers that are kept from message to message, since programs send the same buffers again and again.
+// The sender keeps in mind which buffer each of its descriptors describes, and does not export the memory nor write the
+// description again; its cache lines stay in both processors' caches. The receiver keeps the layout and the mapping
+// that it has derived from a description, and does not parse or map anything again.
 #pragma once
 
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose::peer {
 
-/// Stores a value unless it is there, so that an unchanged cache line stays in the other process's caches, too.
+/// Stores a value unless it is there: a cache line that does not change stays in the other process's caches, too.
 template <class Value>
-void store_change(std::atomic<Value>& place, Value value) {
+void store_if_different(std::atomic<Value>& place, Value value) {
   if (place.load(std::memory_order_relaxed) != value) place.store(value, std::memory_order_relaxed);
 }
 
-// --- sender: descriptors of this process -----------------------------------------------------------------------------
+// --- sender: descriptors of this process, for messages to process `other` --------------------------------------------
 
-/// The descriptor that was taken last for a buffer of this address and process `other`, negative if none was; it may be
-/// in use, or have another description by now.
+/// The index of the descriptor that was taken last for a buffer of this address and receiver, by a hash: a guess, which
+/// may be another buffer's or in use. Negative: none.
 int descriptor_for(const DeviceBuffer& operand, int other) REQUIRES(world->mutex);
-void note_descriptor(int index, const DeviceBuffer& operand, int other) REQUIRES(world->mutex);
-/// Whether descriptor `index` has the description of this operand for process `other`, which still holds.
-bool is_described(int index, const DeviceBuffer& operand, int other);
-/// Writes a description into descriptor `index`.
-void write_description(int index, const RemoteBuffer& from);
-/// Remembers what the descriptor's description is of, if that can be told from other memory (is_described()).
-void note_described(int index, const DeviceBuffer& operand, int other);
+void note_index(int index, const DeviceBuffer& operand, int other) REQUIRES(world->mutex);
+/// Whether descriptor `index` describes this operand for that receiver, so that nothing need be written. May call the
+/// driver.
+bool is_described(int index, const DeviceBuffer& operand, int other) EXCLUDES(world->mutex);
+/// Writes `from` into the descriptor and increments its version, if it differs from what is there. Until note_source()
+/// is called, is_described() is false.
+void update_description(int index, const RemoteBuffer& from) EXCLUDES(world->mutex);
+/// Remembers that the descriptor describes this operand, if is_described() can verify that later.
+void note_source(int index, const DeviceBuffer& operand, int other) EXCLUDES(world->mutex);
 
 // --- receiver: descriptors of process `rank` -------------------------------------------------------------------------
 
-/// What GPU `gpu` has made before of the description that descriptor `index` has; empty if nothing, or if the memory is
-/// not mapped any more.
-MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu);
-void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& made);
+/// The layout and the mapping for GPU `gpu` that were derived from this version of the description. `mapping` is empty
+/// if there are none, or if one of them is gone. May wait for a mapping that is being closed.
+MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) EXCLUDES(world->mutex);
+void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& derived)
+    EXCLUDES(world->mutex);
 
 }  // namespace gpudt::interpose::peer

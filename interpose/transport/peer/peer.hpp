@@ -194,7 +194,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   void open();
   void give_up();
   void describe(bool better_packed, bool may_pack);
-  bool describe_unpacked();
+  bool describe_in_place();
   void make_ready();
   bool step();
   void pack_next_part();

@@ -22,10 +22,9 @@ using namespace peer;
 
 namespace {
 
-/// Time after which an unclaimed message of at most longest_buffered bytes is copied to the segment; for each such
-/// message that is under way to its receiver, while that fetches some.
+/// Time after which an unclaimed message of at most longest_buffered bytes is copied to the segment; multiplied by the
+/// number of such messages under way to its receiver, unless that has fetched nothing for away_timeout.
 constexpr std::chrono::microseconds buffering_timeout{50};
-/// A receiver that has fetched nothing for so long does something else.
 constexpr std::chrono::microseconds away_timeout{1000};
 /// Data that are packed to be fetched are packed in parts from twice least_fetched_part on: the first is 1 /
 /// first_fetched_fraction of the message, so that the receiver can begin soon; each other has fetched_growth times the
@@ -115,7 +114,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     return not_offered(free_descriptors() == 0 ? "as many are under way as can be"
                                                : "others are under way that are as long as RTS messages would be");
   }
-  note_descriptor(index, operand, rank);
+  note_index(index, operand, rank);
   if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
@@ -135,10 +134,10 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       range_("rendezvous: send", operand.bytes()) {
   if (may_be_buffered()) world->short_under_way[static_cast<std::size_t>(world_)].fetch_add(1);
   descriptor_.bytes = operand.bytes();
-  store_change(descriptor_.produced, std::uint64_t{0});
-  store_change(descriptor_.consumed, std::uint64_t{0});
-  store_change(descriptor_.wanted_bytes, std::int64_t{-1});
-  store_change(descriptor_.found, std::uint32_t{0});
+  store_if_different(descriptor_.produced, std::uint64_t{0});
+  store_if_different(descriptor_.consumed, std::uint64_t{0});
+  store_if_different(descriptor_.wanted_bytes, std::int64_t{-1});
+  store_if_different(descriptor_.found, std::uint32_t{0});
 }
 
 /// Makes the RTS, when all else of the descriptor is there. From now on the receiver may have the RTS.
@@ -211,39 +210,39 @@ void RendezvousSender::offer(const Place& place) {
 void RendezvousSender::describe(bool better_packed, bool may_pack) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
-  if (!packed_ && describe_unpacked()) return;
+  if (!packed_ && describe_in_place()) return;
   if (tracing()) trace_why_packed(operand_);
-  store_change(descriptor_.ready, std::int64_t{0});
+  store_if_different(descriptor_.ready, std::int64_t{0});
   RemoteBuffer from = {};
-  const auto leave_unpacked = [&] {
+  const auto describe_nothing = [&] {
     not_packed_ = true;
-    store_change(descriptor_.unmappable, std::uint32_t{0});
-    write_description(index_, {});
+    store_if_different(descriptor_.unmappable, std::uint32_t{0});
+    update_description(index_, {});
   };
-  if (!packed_ && !may_pack) return leave_unpacked();
+  if (!packed_ && !may_pack) return describe_nothing();
   if (!packed_ || !device::export_memory(operand_.ordinal, packed_.data(), from.memory, importer(world_))) {
     device::ExportedStaging taken = device::acquire_exported(operand_.ordinal, bytes, importer(world_));
     packed_ = std::move(taken.staging);
-    if (!packed_) return leave_unpacked();
+    if (!packed_) return describe_nothing();
     from.memory = taken.exported.value_or(device::Exported{});  // with none, the receiver wants fragments
   }
-  store_change(descriptor_.unmappable, std::uint32_t{better_packed ? 0U : 1U});
+  store_if_different(descriptor_.unmappable, std::uint32_t{better_packed ? 0U : 1U});
   from.address = reinterpret_cast<std::uint64_t>(packed_.data());
-  write_description(index_, from);
+  update_description(index_, from);
   report_peer(PeerEvent::packed);
   pack_next_part();  // the others when the RTS is on its way
 }
 
-/// Describes the program's buffer, from which the data are fetched. False if that is impossible.
-bool RendezvousSender::describe_unpacked() {
+/// Describes the program's buffer. False if the data cannot be fetched from there, or not yet (describe_operand()).
+bool RendezvousSender::describe_in_place() {
   if (!is_described(index_, operand_, world_)) {
     RemoteBuffer from = {};
     if (!describe_operand(operand_, world_, **world->own, descriptor_, from, published_)) return false;
-    write_description(index_, from);
-    note_described(index_, operand_, world_);
+    update_description(index_, from);
+    note_source(index_, operand_, world_);
   }
-  store_change(descriptor_.unmappable, std::uint32_t{0});
-  store_change(descriptor_.ready, operand_.after.reached() ? descriptor_.bytes : std::int64_t{0});
+  store_if_different(descriptor_.unmappable, std::uint32_t{0});
+  store_if_different(descriptor_.ready, operand_.after.reached() ? descriptor_.bytes : std::int64_t{0});
   return true;
 }
 
@@ -365,8 +364,8 @@ bool RendezvousSender::step() {
 void RendezvousSender::withdraw() try {
   if (!may_be_buffered()) return;
   const bool is_away = engine_time() - taken_at(world_) >= away_timeout;
-  const int turns = is_away ? 1 : world->short_under_way[static_cast<std::size_t>(world_)].load();
-  if (engine_time() - offered_at_ < turns * buffering_timeout) return;
+  const int timeouts = is_away ? 1 : world->short_under_way[static_cast<std::size_t>(world_)].load();
+  if (engine_time() - offered_at_ < timeouts * buffering_timeout) return;
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
   if (!staging_) return;                                   // there is no memory just now
   device::Transfer moving = pack_all(operand_, staging_);  // first: after withdraw() a failure would lose the message

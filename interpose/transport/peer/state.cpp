@@ -290,8 +290,8 @@ void reclaim_descriptors() {
 
 namespace {
 
-/// Another thread may not have given MPI its RTS of this length yet. The message could overtake it, and a probe would
-/// take it for the other, whose number is lower.
+/// Not while another thread has an RTS of this length that it has not given to MPI: this message's could reach MPI
+/// before, and a probe would confuse the two.
 bool is_usable(int index, int rank, const Envelope& envelope) REQUIRES(world->mutex) {
   return !plain_under_way(rank, index) && !(peer_has_threads() && is_being_issued(rank, index % rts_lengths, envelope));
 }
@@ -308,12 +308,13 @@ int idle_descriptor(int rank, const Envelope& envelope, int begin, int end) REQU
   return -1;
 }
 
-/// idle_descriptor() in [begin, end), of the first ones if possible. These in turn, so that what they describe stays
-/// for a while.
+/// idle_descriptor() in [begin, end). Prefers the first descriptors_at_a_time, and takes them round-robin, so that each
+/// keeps its description as long as possible.
 int idle_in_turn(int rank, const Envelope& envelope, int begin, int end) REQUIRES(world->mutex) {
-  int index = idle_descriptor(rank, envelope, std::max(begin, world->next_taken), std::min(end, descriptors_at_a_time));
+  int index =
+      idle_descriptor(rank, envelope, std::max(begin, world->search_from), std::min(end, descriptors_at_a_time));
   if (index < 0) index = idle_descriptor(rank, envelope, begin, end);
-  if (index >= 0) world->next_taken = (index + 1) % descriptors_at_a_time;
+  if (index >= 0) world->search_from = (index + 1) % descriptors_at_a_time;
   return index;
 }
 

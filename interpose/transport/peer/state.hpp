@@ -68,8 +68,8 @@ struct PlainSent {
   std::bitset<rts_lengths> persistent;                ///< lengths of messages that may be sent again at any time
 };
 
-/// What a description in a descriptor of this process is of (described.hpp).
-struct Described {
+/// The buffer that a descriptor of this process describes (described.hpp).
+struct SentDescription {
   const void* buffer = nullptr;
   std::int64_t count = 0;
   std::weak_ptr<const datatype::Layout> layout{};
@@ -78,10 +78,10 @@ struct Described {
 
 inline constexpr std::size_t buffer_hashes = 4096;
 
-/// What this process has made of a description in a descriptor of another one.
-struct Recalled {
-  std::uint64_t description = 0;  ///< Descriptor::description
-  int gpu = -1;                   ///< for which it is mapped; negative: nothing is known
+/// What this process has derived from a description in a descriptor of another one (described.hpp).
+struct ReceivedDescription {
+  std::uint64_t version = 0;  ///< Descriptor::from_version
+  int gpu = -1;               ///< for which it is mapped; negative: nothing is known
   std::weak_ptr<const datatype::Layout> layout{};
   std::int64_t count = 0;
   device::KnownMapping mapping{};
@@ -90,11 +90,11 @@ struct Recalled {
 
 struct PeerProcess {
   std::unique_ptr<Segment> segment;
-  std::vector<Recalled> recalled;  ///< by descriptor
-  bool awaited_in_vain = false;    ///< a wait for its control message has timed out
-  bool packs_next = false;         ///< the next message is packed for its GPU: the last one was not, in vain
-  bool shares_gpu = false;         ///< it uses a GPU of this process, as its messages have shown
-  Backoff<1, 1 << 20> opening;     ///< attempts to open the segment, which may not exist yet, or ever
+  std::vector<ReceivedDescription> received_descriptions;  ///< by descriptor
+  bool awaited_in_vain = false;                            ///< a wait for its control message has timed out
+  bool packs_next = false;      ///< the next message is packed for its GPU: the last one was not, in vain
+  bool shares_gpu = false;      ///< it uses a GPU of this process, as its messages have shown
+  Backoff<1, 1 << 20> opening;  ///< attempts to open the segment, which may not exist yet, or ever
   static constexpr std::size_t backoffs_of_tag = 3;
   std::unique_ptr<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>> refusals;  ///< made when first needed
   Refusals& refusals_of(const Traffic& traffic);
@@ -161,13 +161,13 @@ struct World {
   std::vector<std::atomic<SteadyClock::rep>> taken;  ///< by rank: when it was last seen to have fetched a message
   std::vector<std::atomic<int>> short_under_way;     ///< by rank: sends to it that may be buffered and have not ended
   IdleDescriptors idle GUARDED_BY(mutex);
-  int next_taken GUARDED_BY(mutex) = 0;                ///< where the search for an idle one begins
+  int search_from GUARDED_BY(mutex) = 0;               ///< index at which the search for an idle descriptor begins
   bool can_make_descriptors GUARDED_BY(mutex) = true;  ///< as far as is known
   std::vector<AbandonedDescriptor> abandoned GUARDED_BY(mutex);
   std::size_t reclaim_at GUARDED_BY(mutex) = 0;  ///< size of `abandoned` for the next search
   std::uint64_t offers GUARDED_BY(mutex) = 0;    ///< so far
   Layouts layouts GUARDED_BY(mutex);
-  std::vector<Described> described GUARDED_BY(mutex);  ///< by descriptor
+  std::vector<SentDescription> sent_descriptions GUARDED_BY(mutex);  ///< by descriptor
   /// By a hash of the buffer and the receiver: the descriptor that was last taken for them, plus 1; 0: none.
   std::array<std::uint16_t, buffer_hashes> descriptor_by_buffer GUARDED_BY(mutex) = {};
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
@@ -265,8 +265,8 @@ void reclaim_descriptors() REQUIRES(world->mutex);
 /// Number of messages that can still be offered.
 std::size_t free_descriptors() REQUIRES(world->mutex);
 /// Takes an idle descriptor for a message to process `rank`; -1 if there is none, or if each one's RTS is as long as a
-/// plain message under way. `remote`: the process shares no memory with this one. `preferred`: negative, or which one
-/// to take if it is idle.
+/// plain message under way. `remote`: the process shares no memory with this one. `preferred`: the one to take
+/// if it is idle and usable; negative: none.
 int take_descriptor(int rank, const Envelope& envelope, bool remote, int preferred) REQUIRES(world->mutex);
 /// Returns the descriptor of a send that has ended. `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
