@@ -85,6 +85,21 @@ TEST_CASE("peers: what is mapped already is found, and nothing is opened for it"
   CHECK(pair.ours.opens == 1);
 }
 
+TEST_CASE("peers: a known mapping is held again as long as it is open", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(page, page);
+  CHECK_FALSE(pair.importer.hold_again(KnownMapping()));
+  Mapping held = pair.map(pair.exported(page));
+  const KnownMapping known(held);
+  CHECK(pair.importer.hold_again(known).at(page) == held.at(page));
+  held = {};
+  CHECK(pair.importer.hold_again(known));  // it stays open for later messages
+  CHECK(pair.ours.opens == 1);
+  held = pair.importer.hold_again(known);
+  pair.importer.lose(0);
+  CHECK_FALSE(pair.importer.hold_again(known));  // its context has ended, whoever holds it
+}
+
 TEST_CASE("peers: memory that was freed and allocated anew is mapped anew", "[device]") {
   Pair pair;
   pair.theirs.allocate(page, page);

@@ -130,6 +130,16 @@ TEST_CASE("peers: what is mapped when a context ends is not kept, and nobody wai
   CHECK(pair.importer.statistics().imports == 0);
 }
 
+TEST_CASE("peers: what was unmapped is not held again", "[device]") {
+  TellingPair pair;
+  pair.theirs.allocate(page, page);
+  const KnownMapping known(pair.import(pair.exported(page)));
+  CHECK(pair.importer.hold_again(known));
+  pair.theirs.allocations.clear();
+  pair.poll();
+  CHECK_FALSE(pair.importer.hold_again(known));
+}
+
 TEST_CASE("peers: what is held, or would wait for the GPU, is unmapped later", "[device]") {
   TellingPair pair;
   pair.theirs.allocate(page, page);
