@@ -167,7 +167,7 @@ Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exp
 
 /// The mapping that import_memory() has made before; empty, at once, if there is none.
 Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
-/// The mapping as long as it is held; empty if it has been closed meanwhile.
+/// The mapping; empty if it has been closed meanwhile, or its context has ended.
 Mapping hold_again(int ordinal, const KnownMapping& known);
 
 /// To be called often, 20 us apart: looks whether two of the allocations that have been exported are still there, and

@@ -13,10 +13,6 @@ constexpr std::size_t received_memory = std::size_t{128} << 20;
 constexpr std::size_t most_spare = std::size_t{1} << 20;  ///< memory of a slot beyond what its layout takes
 constexpr std::size_t numbers_kept = 16384;  ///< of this process's short layouts, and of those of each other process
 
-bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::LayoutRef& layout) {
-  return !known.owner_before(layout) && !layout.owner_before(known);
-}
-
 }  // namespace
 
 bool Layouts::describe(Segment& own, Descriptor& descriptor, std::span<std::byte> data, RemoteBuffer& place,
@@ -49,7 +45,7 @@ LayoutName Layouts::name_long(Segment& own, const datatype::LayoutRef& layout, s
 
 const Layouts::Short& Layouts::short_one(const datatype::LayoutRef& layout) {
   const auto at = short_.find(layout.get());
-  if (at != short_.end() && same(at->second.layout, layout)) return at->second;
+  if (at != short_.end() && is_same(at->second.layout, layout)) return at->second;
   if (short_.size() >= std::max(2 * short_swept_, least_swept)) {
     std::erase_if(short_, [](const auto& known) { return known.second.layout.expired(); });
     if (short_.size() >= numbers_kept) short_.clear();
@@ -59,7 +55,7 @@ const Layouts::Short& Layouts::short_one(const datatype::LayoutRef& layout) {
 }
 
 Layouts::Long& Layouts::long_one(const datatype::LayoutRef& layout) {
-  const auto at = std::ranges::find_if(long_, [&](const Long& known) { return same(known.layout, layout); });
+  const auto at = std::ranges::find_if(long_, [&](const Long& known) { return is_same(known.layout, layout); });
   if (at != long_.end()) return *at;
   std::erase_if(long_, [](const Long& known) { return known.layout.expired(); });
   if (long_.size() >= long_kept) long_.erase(long_.begin());

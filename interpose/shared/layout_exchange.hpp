@@ -21,6 +21,11 @@ namespace gpudt::interpose::peer {
 inline constexpr std::size_t published_by_message = 8 << 10;
 inline constexpr std::size_t published_by_message_on_one_gpu = 128 << 10;
 
+/// Whether this is the layout that is remembered, and not another one at the address of one that has been freed.
+inline bool is_same(const std::weak_ptr<const datatype::Layout>& known, const datatype::LayoutRef& layout) {
+  return !known.owner_before(layout) && !layout.owner_before(known);
+}
+
 /// A long layout in this process's segment. It stays there while a PublishedRef outside Layouts refers to it.
 struct PublishedLayout {
   int slot;

@@ -97,7 +97,7 @@ TEST_CASE("peers: a known mapping is held again as long as it is open", "[device
   CHECK(pair.ours.opens == 1);
   held = pair.importer.hold_again(known);
   pair.importer.lose(0);
-  CHECK_FALSE(pair.importer.hold_again(known));  // its context has ended, whoever holds it
+  CHECK_FALSE(pair.importer.hold_again(known));  // the GPU's context has ended, though the mapping is held
 }
 
 TEST_CASE("peers: memory that was freed and allocated anew is mapped anew", "[device]") {

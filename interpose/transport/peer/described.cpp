@@ -6,17 +6,6 @@ namespace gpudt::interpose::peer {
 
 namespace {
 
-bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::LayoutRef& layout) {
-  return !known.owner_before(layout) && !layout.owner_before(known);
-}
-
-/// Address of the lowest byte of the buffer.
-const void* lowest_of(const DeviceBuffer& operand) {
-  const datatype::Span span = operand.info->layout().span(operand.count);
-  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(operand.buffer) +
-                                       static_cast<std::uintptr_t>(span.begin));
-}
-
 bool are_equal(const RemoteBuffer& a, const RemoteBuffer& b) {
   return a.count == b.count && a.address == b.address && a.layout == b.layout &&
          std::memcmp(&a.memory, &b.memory, sizeof a.memory) == 0;
@@ -52,7 +41,7 @@ bool is_described(int index, const DeviceBuffer& operand, int other) {
     const LockGuard lock(world->mutex);
     const SentDescription& known = entry_of(world->sent_descriptions, index);
     if (known.buffer != operand.buffer || known.count != operand.count || known.other != other ||
-        !same(known.layout, operand.info->layout_ref()))
+        !is_same(known.layout, operand.info->layout_ref()))
       return false;
   }
   const Descriptor& descriptor = (*world->own)->descriptor(index);

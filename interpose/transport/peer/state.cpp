@@ -213,13 +213,18 @@ bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
   return buffer + span.begin >= base && buffer + span.end <= base + static_cast<std::int64_t>(memory.size);
 }
 
+const void* lowest_of(const DeviceBuffer& operand) {
+  const datatype::Span span = operand.info->layout().span(operand.count);
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(operand.buffer) +
+                                       static_cast<std::uintptr_t>(span.begin));
+}
+
 namespace {
 
 /// device::export_memory() of all memory from the buffer's lowest byte to its highest.
 bool export_operand(const DeviceBuffer& operand, device::Exported& exported, device::Importers by) {
   const datatype::Span span = operand.info->layout().span(operand.count);
-  const auto lowest = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(span.begin);
-  return device::export_memory(operand.ordinal, reinterpret_cast<const void*>(lowest), exported, by,
+  return device::export_memory(operand.ordinal, lowest_of(operand), exported, by,
                                static_cast<std::uint64_t>(span.end - span.begin));
 }
 

@@ -226,6 +226,8 @@ void note_shared_gpu(int rank, int ordinal);
 /// Whether all of the operand lies in the allocation, as its first byte does.
 bool holds(const device::Exported& memory, const DeviceBuffer& operand);
 
+/// Address of the operand's lowest byte.
+const void* lowest_of(const DeviceBuffer& operand);
 /// Fills `place` with a description of the operand for process `other`, and the data of `descriptor`, in `image`, with
 /// a short layout. False if the memory cannot be exported, or not be mapped by that process yet, or if the layout is
 /// too long (Layouts::describe()).
