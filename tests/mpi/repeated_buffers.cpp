@@ -71,7 +71,7 @@ TEST_CASE("buffers sent again, with other memory and datatypes at the same addre
     for (const int at_once : {1, 3}) send_in_turn(scaled(60), at_once, from);
 }
 
-TEST_CASE("one buffer sent to several processes in turn", "[peer]") {
+TEST_CASE("one buffer sent to several processes in turn", "[peer][matching]") {
   if (any_host_only() || ranks() < 2) return;
   const Type type = vector(200, 2, 3);
   Buffer out(Place::device, type, 1);

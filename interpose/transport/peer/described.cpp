@@ -1,6 +1,8 @@
 #include "interpose/transport/peer/described.hpp"
 
 #include <cstring>
+#include <new>
+#include <utility>
 
 namespace gpudt::interpose::peer {
 
@@ -11,12 +13,20 @@ bool are_equal(const RemoteBuffer& a, const RemoteBuffer& b) {
          std::memcmp(&a.memory, &b.memory, sizeof a.memory) == 0;
 }
 
-/// The entry of a descriptor, in a list that grows.
+/// The entry of a descriptor; null if nothing has been remembered of it.
 template <class Entry>
-Entry& entry_of(std::vector<Entry>& entries, int index) {
+Entry* entry_of(std::vector<Entry>& entries, int index) {
+  const auto at = static_cast<std::size_t>(index);
+  return at < entries.size() ? &entries[at] : nullptr;
+}
+
+/// Without memory for the list nothing is remembered.
+template <class Entry>
+void set_entry(std::vector<Entry>& entries, int index, Entry entry) noexcept try {
   const auto at = static_cast<std::size_t>(index);
   if (entries.size() <= at) entries.resize(at + 1);
-  return entries[at];
+  entries[at] = std::move(entry);
+} catch (const std::bad_alloc&) {
 }
 
 std::uint16_t& hash_entry(const DeviceBuffer& operand, int other) REQUIRES(world->mutex) {
@@ -39,9 +49,9 @@ void note_index(int index, const DeviceBuffer& operand, int other) {
 bool is_described(int index, const DeviceBuffer& operand, int other) {
   {
     const LockGuard lock(world->mutex);
-    const SentDescription& known = entry_of(world->sent_descriptions, index);
-    if (known.buffer != operand.buffer || known.count != operand.count || known.other != other ||
-        !is_same(known.layout, operand.info->layout_ref()))
+    const SentDescription* const known = entry_of(world->sent_descriptions, index);
+    if (known == nullptr || known->buffer != operand.buffer || known->count != operand.count || known->other != other ||
+        !is_same(known->layout, operand.info->layout_ref()))
       return false;
   }
   const Descriptor& descriptor = (*world->own)->descriptor(index);
@@ -53,7 +63,7 @@ bool is_described(int index, const DeviceBuffer& operand, int other) {
 
 void update_description(int index, const RemoteBuffer& from) {
   const LockGuard lock(world->mutex);
-  entry_of(world->sent_descriptions, index) = {};
+  if (SentDescription* const known = entry_of(world->sent_descriptions, index)) *known = {};
   Descriptor& descriptor = (*world->own)->descriptor(index);
   if (are_equal(descriptor.from, from)) return;
   descriptor.from = from;
@@ -66,7 +76,7 @@ void note_source(int index, const DeviceBuffer& operand, int other) {
   // Not kept: a long layout, whose slot is held during the message only; memory of which receivers are not told when it
   // is freed; memory in pieces, which one allocation id does not identify.
   if (from.layout.slot >= 0 || from.memory.slot < 0 || from.memory.pieces != 0) return;
-  entry_of(world->sent_descriptions, index) = {operand.buffer, operand.count, operand.info->layout_ref(), other};
+  set_entry(world->sent_descriptions, index, {operand.buffer, operand.count, operand.info->layout_ref(), other});
 }
 
 MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) {
@@ -74,11 +84,11 @@ MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) 
   device::KnownMapping mapping;
   {
     const LockGuard lock(world->mutex);
-    const ReceivedDescription& known =
+    const ReceivedDescription* const known =
         entry_of(world->neighbours[static_cast<std::size_t>(rank)].received_descriptions, index);
-    if (known.version != descriptor.from_version || known.gpu != gpu) return {};
-    mapping = known.mapping;
-    found = {known.layout.lock(), known.count, {}, known.user};
+    if (known == nullptr || known->version != descriptor.from_version || known->gpu != gpu) return {};
+    mapping = known->mapping;
+    found = {known->layout.lock(), known->count, {}, known->user};
   }
   if (found.layout == nullptr) return {};
   // Contiguous data of different lengths have the same description.
@@ -89,8 +99,9 @@ MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) 
 
 void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& derived) {
   const LockGuard lock(world->mutex);
-  entry_of(world->neighbours[static_cast<std::size_t>(rank)].received_descriptions, index) = {
-      descriptor.from_version, gpu, derived.layout, derived.count, device::KnownMapping(derived.mapping), derived.user};
+  set_entry(world->neighbours[static_cast<std::size_t>(rank)].received_descriptions, index,
+            {descriptor.from_version, gpu, derived.layout, derived.count, device::KnownMapping(derived.mapping),
+             derived.user});
 }
 
 }  // namespace gpudt::interpose::peer
