@@ -9,6 +9,7 @@
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/support/sessions.hpp"
+#include "interpose/transport/peer/from_host.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
@@ -66,6 +67,29 @@ int send_token(BlockingSend pmpi, SendPayload& offer, int dest, int tag, MPI_Com
   return code == MPI_SUCCESS ? PMPI_Wait(&request, MPI_STATUS_IGNORE) : code;
 }
 
+/// Returns when the receiver has the data.
+int send_offer(BlockingSend pmpi, SendPayload& offer, const Destination& to) {
+  const int code = send_token(pmpi, offer, to.rank, to.tag, to.comm);
+  if (code != MPI_SUCCESS) return code;
+  mark(point::sent);
+  offer.sent();
+  device::about_to_wait(device::WaitKind::peer_reads);
+  offer.wait();
+  return code;
+}
+
+/// The offer of contiguous data in host memory that their receiver wants for a GPU; null if MPI is to have them.
+std::shared_ptr<SendPayload> host_offer(BlockingSend pmpi, const Outgoing& program, const Destination& to) {
+  if (program.count <= 0 || program.type == MPI_DATATYPE_NULL || !peer_checks()) return nullptr;
+  const std::int64_t bytes = program.count * datatype::size_of(program.type);
+  if (!peer_wants_from_host(bytes, to.rank, to.tag, to.comm) || !tells_refusal(to.comm, to.rank, to.tag))
+    return nullptr;
+  DeviceBuffer operand{.buffer = program.room(), .count = program.count, .ordinal = -1};
+  operand.info = datatype::type_info(program.type);
+  if (!operand.info || !operand.info->layout().is_contiguous(operand.count)) return nullptr;
+  return host_sender_for(operand, to, is_buffered(pmpi));
+}
+
 }  // namespace
 
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
@@ -73,11 +97,14 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
-  if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
+  if (goes_as_it_is(peek) && !peer_wants_from_host(peek.bytes_on_host, dest, tag, comm))
+    return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
     DeviceBuffer operand{.use = Use::read};
     if (!resolve(buf, count, type, call, operand, peek.located, needs_host_memory(pmpi, dest, comm))) {
+      const auto offer = operand.is_direct() ? nullptr : host_offer(pmpi, {buf, count, type}, {dest, tag, comm});
       engine_order(comm, dest);
+      if (offer) return send_offer(pmpi, *offer, {dest, tag, comm});
       peer_sends_plain(count, type, dest, tag, comm);
       return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm);
     }
@@ -87,15 +114,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     const auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi));
     payload->start_pack();
     engine_order(comm, dest);
-    if (offers) {
-      const int code = send_token(pmpi, *payload, dest, tag, comm);
-      if (code != MPI_SUCCESS) return code;
-      mark(point::sent);
-      payload->sent();
-      device::about_to_wait(device::WaitKind::peer_reads);
-      payload->wait();
-      return code;
-    }
+    if (offers) return send_offer(pmpi, *payload, {dest, tag, comm});
     device::about_to_wait(device::WaitKind::transfer);
     payload->wait();
     peer_sends_plain(operand.bytes(), dest, tag, comm);

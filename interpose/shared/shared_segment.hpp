@@ -24,7 +24,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 26;
+inline constexpr std::uint32_t peer_version = 27;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
@@ -84,6 +84,10 @@ inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< both processes use on
 inline constexpr std::uint32_t found_on_gpu = 2;   ///< the receiver would have fetched what the sender has not packed
 inline constexpr std::uint32_t found_on_host = 3;  ///< it receives into host memory, or several memories
 
+/// Values of Descriptor::unmappable.
+inline constexpr std::uint32_t unmappable_gpu = 1;
+inline constexpr std::uint32_t unmappable_host = 2;
+
 /// Bytes that belong to each descriptor, for a layout or a short message. They lie apart, so that descriptors of many
 /// messages share pages.
 inline constexpr std::size_t descriptor_data = 6784;
@@ -126,8 +130,8 @@ struct alignas(64) Descriptor {
   std::atomic<std::int64_t> ready;
   RemoteBuffer to;                   ///< the receiver's buffer, from state `asked` on
   std::atomic<std::uint32_t> found;  ///< what the receiver has found out: found_...
-  /// 1: other processes cannot map the memory of the data, which are being packed for the receiver, unless it asks the
-  /// sender to write them.
+  /// Not 0: other processes cannot map the memory of the data. unmappable_gpu: they are being packed for the receiver,
+  /// unless it asks the sender to write them; unmappable_host: they are in host memory.
   std::atomic<std::uint32_t> unmappable;
   /// Number of bytes that the receiver wants, if it shares no memory or has asked; negative: not known yet.
   std::atomic<std::int64_t> wanted_bytes;
@@ -167,6 +171,20 @@ struct ContextBit {
   std::uint64_t mask;
 };
 
+/// Where a process publishes the envelopes of long messages that came from host memory into its GPUs' memory
+/// (transport/peer/from_host.hpp). Several envelopes may share a slot, where the last one stays.
+inline constexpr std::size_t from_host_slots = 256;
+struct FromHostSlot {
+  explicit FromHostSlot(const Envelope& envelope) {
+    std::uint64_t hash = (std::uint64_t{envelope.context} << 32) ^ static_cast<std::uint32_t>(envelope.tag);
+    hash = (hash ^ (hash >> 29) ^ (static_cast<std::uint64_t>(envelope.source) << 17)) * 0x9e3779b97f4a7c15;
+    index = hash % from_host_slots;
+    mark = static_cast<std::uint32_t>(hash >> 32) | 1;
+  }
+  std::size_t index;
+  std::uint32_t mark;  ///< in the slot if it has this envelope
+};
+
 /// How many plain messages of each length of an RTS a process has received from the owner of the segment.
 struct PlainReceived {
   std::atomic<std::int32_t> receiver;  ///< its rank in MPI_COMM_WORLD, plus 1; 0: unused
@@ -186,7 +204,8 @@ struct alignas(4096) Image {
   std::atomic<std::uint32_t> offered;          ///< 1: another process may have sent it an RTS
   std::atomic<std::int32_t> descriptors_made;  ///< descriptors with this index and higher ones have no memory
   std::atomic<std::uint64_t> contexts[context_words];
-  std::atomic<std::uint32_t> records_used;   ///< records with this index and higher ones are unused
+  std::atomic<std::uint32_t> from_host[from_host_slots];  ///< FromHostSlot::mark; 0: none
+  std::atomic<std::uint32_t> records_used;                ///< records with this index and higher ones are unused
   std::atomic<std::uint32_t> records_ended;  ///< 1: no record is free; the process declines calls that have none
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of the layouts in `layouts`; 0: none, or incomplete
   alignas(64) PlainReceived plain_received[plain_receivers];

@@ -160,8 +160,9 @@ enum class PeerEvent {
   remote,      ///< of these: to a process that shares no memory with this one
   put,         ///< of these: written to the receiver's memory by this process
   collective,  ///< a collective by GPUs: by kernels on the boards, or as messages
+  from_host,   ///< a message from host memory, offered for the receiver's GPU
 };
-inline constexpr int peer_events = 8;
+inline constexpr int peer_events = 9;
 void report_peer(PeerEvent event);
 
 /// What was slow and can be avoided; report_hints.cpp says how.

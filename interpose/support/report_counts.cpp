@@ -72,7 +72,7 @@ const Counter* counter_number(int index) {
   const auto event = [](PeerEvent which) -> const auto& {
     return counts.peer[static_cast<int>(which)];
   };
-  static const std::array<Counter, 12> counters = {{
+  static const std::array<Counter, 13> counters = {{
       {"buffers_by_gpus", "buffers in GPU memory whose data GPUs moved", counts.buffers[0]},
       {"bytes_by_gpus", "bytes in GPU memory that GPUs moved", counts.bytes[0]},
       {"buffers_through_host", "buffers in GPU memory whose data went through memory of the host", counts.buffers[1]},
@@ -88,6 +88,8 @@ const Counter* counter_number(int index) {
       {"messages_in_fragments", "messages offered, to other nodes", event(PeerEvent::remote)},
       {"messages_put", "messages offered, and written by the sender's GPU", event(PeerEvent::put)},
       {"collectives_by_gpus", "collective calls, by kernels or messages between GPUs", event(PeerEvent::collective)},
+      {"messages_from_host", "messages from host memory that went in parts, which the receiver's GPU copies",
+       event(PeerEvent::from_host)},
   }};
   return index < 0 || index >= static_cast<int>(counters.size()) ? nullptr : &counters[static_cast<std::size_t>(index)];
 }

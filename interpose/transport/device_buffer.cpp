@@ -316,6 +316,15 @@ Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffe
   return sender;
 }
 
+std::shared_ptr<SendPayload> host_sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered) {
+  Message message{.bytes = operand.bytes(), .buffered = buffered, .on_host = true};
+  Route route = forwarding.route;
+  route.receiver = Receiver::unseen;
+  route.host_memory_only = peer_exchanges_rts(to.rank, to.comm);
+  const ProtocolRow& taken = row_of(choose(message, route));
+  return taken.recognise == nullptr ? nullptr : taken.make_sender(operand, to, message, route);
+}
+
 std::optional<Went> expected_route(const void* buffer, std::int64_t count, MPI_Datatype type, const Destination& to) {
   DeviceBuffer operand;
   if (!active.load(std::memory_order_acquire) || count <= 0 || !resolve_layout(buffer, count, type, operand)) return {};

@@ -82,6 +82,8 @@ class ReceivePayload : public Payload {
   /// To be called after announced(), with the bytes that it has returned: starts to unpack or fetch them into the
   /// user's buffer.
   virtual void start_unpack(std::int64_t bytes) = 0;
+  /// Whether MPI has received into host memory what is for the memory of a GPU, so that an offer would be quicker.
+  virtual bool prefers_offers() const { return false; }
   /// Whether start_unpack() is wanted even if no bytes have come.
   virtual bool always_unpacks() const { return false; }
 };

@@ -39,6 +39,7 @@ struct Message {
   bool contiguous = false;
   bool divided = false;   ///< among several memories
   bool buffered = false;  ///< sent by MPI_Bsend or its variants
+  bool on_host = false;   ///< all data are in host memory (host_sender_for())
   /// Estimated time of packing it into device memory, if it is staged there (Protocol::device_staging); negative: it is
   /// staged in host memory, or the time is not known.
   double packing_us = -1;
@@ -107,6 +108,7 @@ constexpr Obstacle obstacle_to_shared(const Message& message, const Route& route
 
 constexpr Obstacle obstacle_to_peer(const Message& message, const Route& route) {
   if (route.forced == Protocol::shared) return "GPUDT_PROTOCOL";
+  if (message.on_host) return "the data are in host memory";
   return obstacle_to_shared(message, route);
 }
 
@@ -120,6 +122,7 @@ constexpr Obstacle obstacle_to_pipelined(const Message& message, const Route& ro
   constexpr double least_packing_us = 30;
   if (const Obstacle obstacle = obstacle_to_offer(message, route)) return obstacle;
   if (route.receiver == Receiver::sharing) return "the receiver shares memory";
+  if (message.on_host) return "the data are in host memory";
   const bool forced = route.forced == Protocol::pipelined;
   if (message.bytes < (forced ? least_remote_forced : least_remote)) return "too short";
   const bool quick = message.packing_us >= 0 && message.packing_us < least_packing_us;
@@ -207,6 +210,10 @@ struct Sender {
 /// throw device::Error.
 Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered,
                   const std::shared_ptr<SendPayload>& packs = nullptr);
+
+/// The payload of a blocking send whose data are in host memory; null if MPI is to have them as they are. `operand` has
+/// ordinal -1 and no division.
+std::shared_ptr<SendPayload> host_sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered);
 
 /// The offered message that a received message of `bytes` bytes stands for; null if it is no RTS. Only its first
 /// sizeof(peer::RendezvousRequest) bytes need be at `data`. May throw device::Error.

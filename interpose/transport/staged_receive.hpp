@@ -34,6 +34,7 @@ class StagedReceive : public ReceivePayload {
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
   void abandon() override;
+  bool prefers_offers() const override { return operand_.protocol == Protocol::mapped_staging && !operand_.division; }
   void each_reported(VisitReported visit) const override { report_visit(operand_.reported, visit); }
   const DeviceBuffer& operand() const { return operand_; }
 

@@ -193,6 +193,9 @@ TEST_CASE("what keeps a single message from being offered", "[datatype][choose]"
   CHECK(to_peer({.bytes = peer::least_short}, unseen).empty());
   CHECK(to_peer({.bytes = long_bytes, .buffered = true}, unseen) == "the send is buffered");
   CHECK(to_peer({.bytes = long_bytes}, {.receiver = Receiver::sharing, .not_offered = "as found"}) == "as found");
+  CHECK(to_peer({.bytes = long_bytes, .on_host = true}, unseen) == "the data are in host memory");
+  CHECK(choose({.bytes = long_bytes, .on_host = true}, {.receiver = Receiver::sharing}) == Protocol::shared);
+  CHECK(choose({.bytes = long_bytes, .on_host = true}, {.receiver = Receiver::remote}) == Protocol::mapped_staging);
   const Route on_device{.receiver = Receiver::sharing, .mpi_takes_device_memory = true};
   CHECK_FALSE(to_peer({.bytes = long_bytes}, on_device).empty());
   CHECK(choose({.bytes = long_bytes}, on_device) == Protocol::device_staging);

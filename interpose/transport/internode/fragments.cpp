@@ -78,6 +78,7 @@ bool SegmentOutflow::step() {
   reclaim();
   publish();
   while (begin()) {
+    if (operand_.ordinal < 0) publish();
   }
   return false;
 }
@@ -118,6 +119,7 @@ bool SegmentOutflow::begin() {
     return false;
   const std::int64_t most = chunk < 0 ? std::int64_t{descriptor_data} : part_size(descriptor_.bytes);
   Part part{chunk, std::min(descriptor_.bytes - begun_, most), {}, {}};
+  if (operand_.ordinal < 0) return copy(part);
   void* to = chunk >= 0 ? chunk_of_gpu(operand_.ordinal, chunks_.segment(), chunk) : nullptr;
   if (to == nullptr) {
     if (!find_staging(part)) return false;
@@ -128,6 +130,18 @@ bool SegmentOutflow::begin() {
   mark(point::part_pack_started);
   packing_.back().packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
                                           operand_.count, operand_.buffer, begun_, end, to, {}, operand_.after);
+  begun_ = end;
+  return true;
+}
+
+/// Copies a part of data in host memory.
+bool SegmentOutflow::copy(Part& part) {
+  Segment& own = chunks_.segment();
+  std::byte* const to = part.chunk < 0 ? own->data_for_message(descriptor_) : own->chunks[part.chunk];
+  const std::int64_t end = begun_ + part.bytes;
+  mark(point::part_pack_started);
+  datatype::pack(operand_.info->layout(), operand_.count, operand_.buffer, begun_, end, to);
+  packing_.push_back(std::move(part));
   begun_ = end;
   return true;
 }

@@ -74,6 +74,7 @@ class SegmentOutflow : public Outflow {
   bool begin();
   bool find_chunk(int& chunk);
   bool find_staging(Part& part);
+  bool copy(Part& part);
 
   Descriptor& descriptor_;
   Chunks& chunks_;

@@ -23,6 +23,12 @@ void look_at(int rank, Route& route) {
   route.expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu());
 }
 
+bool is_met(int rank) {
+  if (reach_remote(rank) != nullptr) return true;
+  world->remote->greet(rank);
+  return false;
+}
+
 namespace {
 
 /// Where contexts are numbered: whether the receiver has numbered this communicator, too, as its probes need: mpi_f08

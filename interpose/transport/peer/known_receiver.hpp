@@ -11,6 +11,9 @@ namespace gpudt::interpose::peer {
 bool may_offer(MPI_Comm comm);
 /// Enters what is known of process `rank` into `route`.
 void look_at(int rank, Route& route) REQUIRES(world->mutex);
+/// Whether process `rank`, which shares no memory with this one, is known to look for RTS messages; if not, says hello,
+/// so that later messages can be offered. May call MPI.
+bool is_met(int rank);
 /// The protocol of a message to process `rank`, of which `route` tells, if there is a descriptor for it.
 Protocol choose_known(const DeviceBuffer& operand, int rank, const Envelope& envelope, Message& message, Route& route)
     REQUIRES(world->mutex);

@@ -194,6 +194,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   void open();
   void give_up();
   void describe(bool better_packed, bool may_pack);
+  void describe_nothing(std::uint32_t unmappable);
   bool describe_in_place();
   void make_ready();
   bool step();
@@ -204,6 +205,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   void answer();
   bool is_willing(const peer::Segment& receiver);
   bool put();
+  bool is_on_host() const { return operand_.ordinal < 0; }  ///< the data (from_host.hpp)
   bool is_short() const { return peer::has_short_length(descriptor_.bytes); }
   bool may_be_buffered() const { return !remote_ && operand_.bytes() <= peer::longest_buffered; }
   bool note_what_receiver_found();  ///< true: both processes use one GPU

@@ -12,6 +12,7 @@
 #include "interpose/support/report.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
 #include "interpose/transport/peer/described.hpp"
+#include "interpose/transport/peer/from_host.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -107,9 +108,11 @@ bool RendezvousReceiver::claim() {
 
 /// How the report names the way by fragments.
 Went RendezvousReceiver::went_in_fragments() const {
-  if (!remote_)
-    return {protocol_name(Protocol::shared),
-            world->forced == Protocol::shared ? "GPUDT_PROTOCOL" : "this GPU does not reach the sender's memory"};
+  const char* why = "this GPU does not reach the sender's memory";
+  if (descriptor_.unmappable.load(std::memory_order_relaxed) == unmappable_host)
+    why = "the sender has them on the host";
+  if (world->forced == Protocol::shared) why = "GPUDT_PROTOCOL";
+  if (!remote_) return {protocol_name(Protocol::shared), why};
   return went_pipelined(into_);
 }
 
@@ -141,7 +144,10 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
 }
 
 void RendezvousReceiver::want_on_host() {
-  if (!remote_) report_fallback(Fallback::host_receive);
+  if (descriptor_.unmappable.load(std::memory_order_relaxed) == unmappable_host)
+    seek_no_offers(descriptor_.envelope);
+  else if (!remote_)
+    report_fallback(Fallback::host_receive);
   descriptor_.found.store(found_on_host, std::memory_order_relaxed);
   want();
 }

@@ -45,14 +45,6 @@ void announce_offers(const Segment& receiver) {
   if (receiver->offered.load(std::memory_order_relaxed) == 0) receiver->offered.store(1);
 }
 
-/// Whether a process that shares no memory with this one is known to look for RTS messages; if not, says hello, so that
-/// later messages can be offered. May call MPI.
-bool is_met(int rank) {
-  if (reach_remote(rank) != nullptr) return true;
-  world->remote->greet(rank);
-  return false;
-}
-
 void trace_why_packed(const DeviceBuffer& operand) {
   const void* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
   const std::string why = device::not_exported_because(first);
@@ -88,7 +80,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   const Traffic traffic{to.tag, message.bytes};
   UniqueLock lock(world->mutex);
   look_at(rank, route);
-  route.backing_off = route.receiver == Receiver::sharing && abstains(rank, traffic);
+  route.backing_off = route.receiver == Receiver::sharing && !message.on_host && abstains(rank, traffic);
   const Protocol protocol = choose_known(operand, rank, envelope, message, route);
   if (!row_of(protocol).recognise) return std::nullopt;
   const bool remote = protocol == Protocol::pipelined;
@@ -101,7 +93,8 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     if (!is_met(rank)) return not_offered("it is not known yet whether the receiver looks for RTS messages");
     lock.lock();
   }
-  const int preferred = descriptor_for(operand, rank);
+  if (message.on_host && !world->chunks->usable()) return not_offered("there is no shared memory for fragments");
+  const int preferred = message.on_host ? -1 : descriptor_for(operand, rank);
   int index = take_descriptor(rank, envelope, remote, preferred);
   if (index < 0 && remote) {
     lock.unlock();
@@ -114,7 +107,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     return not_offered(free_descriptors() == 0 ? "as many are under way as can be"
                                                : "others are under way that are as long as RTS messages would be");
   }
-  note_index(index, operand, rank);
+  if (!message.on_host) note_index(index, operand, rank);
   if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
@@ -193,13 +186,15 @@ void RendezvousSender::offer(const Place& place) {
     outflow_ = std::make_unique<MessageOutflow>(*world->remote, world_, index_, descriptor_, operand_);
     outflow_->step();
     report_peer(PeerEvent::remote);
+  } else if (is_on_host()) {
+    describe_nothing(unmappable_host);
   } else {
     // A short message takes less time to fetch than to pack, whatever its layout.
     describe(place.afar && descriptor_.bytes > longest_buffered &&
                  device::better_fetched_packed(operand_.ordinal, operand_.info->layout(), operand_.count),
              !place.wanted_in_fragments);
   }
-  report_peer(PeerEvent::offered);
+  report_peer(is_on_host() ? PeerEvent::from_host : PeerEvent::offered);
   if (tracing())
     log_trace("message of " + std::to_string(descriptor_.bytes) + " B offered to process " + std::to_string(world_) +
               (packed_ ? ", packed" : "") + (remote_ ? ", in fragments" : ""));
@@ -212,25 +207,28 @@ void RendezvousSender::describe(bool better_packed, bool may_pack) {
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_in_place()) return;
   if (tracing()) trace_why_packed(operand_);
-  store_if_different(descriptor_.ready, std::int64_t{0});
   RemoteBuffer from = {};
-  const auto describe_nothing = [&] {
-    not_packed_ = true;
-    store_if_different(descriptor_.unmappable, std::uint32_t{0});
-    update_description(index_, {});
-  };
-  if (!packed_ && !may_pack) return describe_nothing();
+  not_packed_ = !packed_ && !may_pack;
+  if (not_packed_) return describe_nothing(0);
   if (!packed_ || !device::export_memory(operand_.ordinal, packed_.data(), from.memory, importer(world_))) {
     device::ExportedStaging taken = device::acquire_exported(operand_.ordinal, bytes, importer(world_));
     packed_ = std::move(taken.staging);
-    if (!packed_) return describe_nothing();
+    if (!packed_) return describe_nothing(0);
     from.memory = taken.exported.value_or(device::Exported{});  // with none, the receiver wants fragments
   }
-  store_if_different(descriptor_.unmappable, std::uint32_t{better_packed ? 0U : 1U});
+  store_if_different(descriptor_.ready, std::int64_t{0});
+  store_if_different(descriptor_.unmappable, std::uint32_t{better_packed ? 0U : unmappable_gpu});
   from.address = reinterpret_cast<std::uint64_t>(packed_.data());
   update_description(index_, from);
   report_peer(PeerEvent::packed);
   pack_next_part();  // the others when the RTS is on its way
+}
+
+/// The receiver can only ask for fragments.
+void RendezvousSender::describe_nothing(std::uint32_t unmappable) {
+  store_if_different(descriptor_.ready, std::int64_t{0});
+  store_if_different(descriptor_.unmappable, unmappable);
+  update_description(index_, {});
 }
 
 /// Describes the program's buffer. False if the data cannot be fetched from there, or not yet (describe_operand()).
@@ -432,7 +430,7 @@ bool RendezvousSender::put() {
 }
 
 void RendezvousSender::note_outcome(bool refused) const {
-  peer::note_outcome(world_, {descriptor_.envelope.tag, descriptor_.bytes}, refused);
+  if (!is_on_host()) peer::note_outcome(world_, {descriptor_.envelope.tag, descriptor_.bytes}, refused);
 }
 
 bool RendezvousSender::note_what_receiver_found() {
@@ -452,7 +450,9 @@ const char* RendezvousSender::why_refused() const {
     case found_on_host:
       return "the receiver takes them on the host";
     case found_on_gpu:
-      return "earlier messages were fetched in fragments, so that this one was not packed for the receiver's GPU";
+      return not_packed_ ? "earlier messages were fetched in fragments, so that this one was not packed for the "
+                           "receiver's GPU"
+                         : "there was no memory that other processes can map, to pack them";
     case found_on_one_gpu:
       return "both processes use one GPU, and this one could not write them";
     default:
@@ -469,7 +469,7 @@ void RendezvousSender::stream() {
     packed_ = {};
     published_.reset();
     outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
-    report_peer(one_gpu ? PeerEvent::declined : PeerEvent::refused);
+    if (!is_on_host()) report_peer(one_gpu ? PeerEvent::declined : PeerEvent::refused);
     report_went(operand_.reported, {protocol_name(Protocol::shared), why_refused()});
   }
   outflow_->step();
