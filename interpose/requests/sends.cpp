@@ -80,14 +80,15 @@ int send_offer(BlockingSend pmpi, SendPayload& offer, const Destination& to) {
 
 /// The offer of contiguous data in host memory that their receiver wants for a GPU; null if MPI is to have them.
 std::shared_ptr<SendPayload> host_offer(BlockingSend pmpi, const Outgoing& program, const Destination& to) {
-  if (program.count <= 0 || program.type == MPI_DATATYPE_NULL || !peer_checks()) return nullptr;
+  if (program.count <= 0 || program.type == MPI_DATATYPE_NULL || !peer_checks() || is_buffered(pmpi)) return nullptr;
   const std::int64_t bytes = program.count * datatype::size_of(program.type);
   if (!peer_wants_from_host(bytes, to.rank, to.tag, to.comm) || !tells_refusal(to.comm, to.rank, to.tag))
     return nullptr;
   DeviceBuffer operand{.buffer = program.room(), .count = program.count, .ordinal = -1};
   operand.info = datatype::type_info(program.type);
   if (!operand.info || !operand.info->layout().is_contiguous(operand.count)) return nullptr;
-  return host_sender_for(operand, to, is_buffered(pmpi));
+  if (program.data == MPI_BOTTOM && operand.info->layout().true_lb() == 0) return nullptr;  // MPI reports it
+  return host_sender_for(operand, to);
 }
 
 }  // namespace

@@ -173,13 +173,13 @@ struct ContextBit {
 
 /// Where a process publishes the envelopes of long messages that came from host memory into its GPUs' memory
 /// (transport/peer/from_host.hpp). Several envelopes may share a slot, where the last one stays.
-inline constexpr std::size_t from_host_slots = 256;
+inline constexpr std::size_t from_host_slots = 256;  // as many as a byte has values
 struct FromHostSlot {
   explicit FromHostSlot(const Envelope& envelope) {
     std::uint64_t hash = (std::uint64_t{envelope.context} << 32) ^ static_cast<std::uint32_t>(envelope.tag);
     hash = (hash ^ (hash >> 29) ^ (static_cast<std::uint64_t>(envelope.source) << 17)) * 0x9e3779b97f4a7c15;
-    index = hash % from_host_slots;
-    mark = static_cast<std::uint32_t>(hash >> 32) | 1;
+    index = hash >> 56;  // the upper bits depend on all
+    mark = static_cast<std::uint32_t>(hash >> 24) | 1;
   }
   std::size_t index;
   std::uint32_t mark;  ///< in the slot if it has this envelope

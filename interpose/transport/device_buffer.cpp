@@ -316,8 +316,8 @@ Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffe
   return sender;
 }
 
-std::shared_ptr<SendPayload> host_sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered) {
-  Message message{.bytes = operand.bytes(), .buffered = buffered, .on_host = true};
+std::shared_ptr<SendPayload> host_sender_for(const DeviceBuffer& operand, const Destination& to) {
+  Message message{.bytes = operand.bytes(), .on_host = true};
   Route route = forwarding.route;
   route.receiver = Receiver::unseen;
   route.host_memory_only = peer_exchanges_rts(to.rank, to.comm);

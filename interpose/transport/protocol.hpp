@@ -213,7 +213,7 @@ Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffe
 
 /// The payload of a blocking send whose data are in host memory; null if MPI is to have them as they are. `operand` has
 /// ordinal -1 and no division.
-std::shared_ptr<SendPayload> host_sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered);
+std::shared_ptr<SendPayload> host_sender_for(const DeviceBuffer& operand, const Destination& to);
 
 /// The offered message that a received message of `bytes` bytes stands for; null if it is no RTS. Only its first
 /// sizeof(peer::RendezvousRequest) bytes need be at `data`. May throw device::Error.

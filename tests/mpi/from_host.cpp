@@ -22,13 +22,13 @@ long long offers() {
   return counter("messages_from_host");
 }
 
-/// Whether messages between GPUs are offered at all in this run, as one shows.
+/// Whether messages between GPUs are offered at all in this run, and counted, as one shows.
 bool are_offered() {
   const Type type = vector(1000, 1, 2);
   const long long before = counter("messages_offered");
   for (int i = 0; i < 3; ++i) exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, from_host_tag);
   PMPI_Barrier(comm());
-  return counter("messages_offered") != before;
+  return counter("messages_offered") != before && counter("messages_in_fragments") == 0;
 }
 
 /// From the first of each pair to the second.
@@ -92,6 +92,50 @@ TEST_CASE("messages from host memory received by turns into host memory and a GP
       for (const ReceiveMode& mode : receive_modes)
         send_again({one, 200'000, Place::host, one, 200'000, to}, mode, from_host_tag,
                    [&](int sent) { return sent == turn % 3 + 1; });
+}
+
+TEST_CASE("receives by turns into host memory and a GPU's get ever fewer offers", "[.][from-host]") {
+  if (!all_have_partners() || any_host_only() || !are_offered()) return;
+  const Type one = plain(MPI_BYTE);
+  const long long before = offers();
+  for (int turn = 0; turn < 20; ++turn)
+    for (const Place to : {Place::device, Place::host})
+      send_again({one, 100'000, Place::host, one, 100'000, to}, receive_modes[0], from_host_tag + 1,
+                 [](int) { return true; });
+  if (first_of_pair()) CHECK((offers() > before && offers() - before < 8));
+}
+
+TEST_CASE("several processes send from host memory by one tag", "[.][from-host]") {
+  if (ranks() < 3 || any_host_only() || !are_offered()) return;
+  constexpr int bytes = 60'000, rounds = 10;
+  HostToGpu both(bytes);
+  const long long before = offers();
+  for (int round = 0; round < rounds; ++round) {
+    both.fill(round);
+    if (rank() != 0) MPI_OK(MPI_Send(both.data.data(), bytes, MPI_BYTE, 0, from_host_tag + 2, comm()));
+    for (int source = 1; rank() == 0 && source < ranks(); ++source) {
+      MPI_OK(MPI_Recv(both.in.data(), bytes, MPI_BYTE, source, from_host_tag + 2, comm(), MPI_STATUS_IGNORE));
+      CHECK(both.has(round, bytes));
+    }
+  }
+  if (rank() != 0) CHECK(offers() - before == rounds - 1);
+}
+
+TEST_CASE("no data where an offer from host memory is wanted", "[peer][from-host]") {
+  if (!all_have_partners() || any_host_only()) return;
+  constexpr int bytes = 100'000;
+  HostToGpu both(bytes);
+  ErrorComm errors(/*own_handler=*/false);
+  for (int round = 0; round < 3; ++round) {
+    both.fill(round);
+    if (first_of_pair()) {
+      MPI_OK(MPI_Send(both.data.data(), bytes, MPI_BYTE, partner(), from_host_tag, errors));
+      CHECK(MPI_Send(nullptr, bytes, MPI_BYTE, partner(), from_host_tag, errors) != MPI_SUCCESS);
+    } else {
+      MPI_OK(MPI_Recv(both.in.data(), bytes, MPI_BYTE, partner(), from_host_tag, errors, MPI_STATUS_IGNORE));
+      CHECK(both.has(round, bytes));
+    }
+  }
 }
 
 TEST_CASE("offered messages from host memory that are too long for the receive", "[peer][from-host]") {

@@ -16,14 +16,20 @@ bool peer_seeks_offer(int dest, int tag, MPI_Comm comm) {
   return receiver != nullptr && (*receiver)->from_host[slot.index].load(std::memory_order_relaxed) == slot.mark;
 }
 
-void peer_seek_offers(std::int64_t bytes, int source, int tag, MPI_Comm comm) {
-  if (bytes < least_from_host || !peer_checks() || comm == MPI_COMM_NULL) return;
+void peer_seek_offers(int source, int tag, MPI_Comm comm) {
+  const int rank = world_rank_of(comm, source);
+  if (tag < 0 || !is_process(rank) || rank == world->rank) return;  // below 0: a hidden message
   const FromHostSlot slot({context_of(comm), source, tag});
+  const LockGuard lock(world->mutex);
+  if (reach(rank) == nullptr || world->from_host[slot.index].passes()) return;
   (*world->own)->from_host[slot.index].store(slot.mark, std::memory_order_relaxed);
 }
 
-void peer::seek_no_offers(const Envelope& envelope) {
+void peer::note_host_data(const Envelope& envelope, bool to_gpu) {
   const FromHostSlot slot(envelope);
+  const LockGuard lock(world->mutex);
+  if (to_gpu) return world->from_host[slot.index].worked();
+  world->from_host[slot.index].failed();
   std::uint32_t mark = slot.mark;
   (*world->own)->from_host[slot.index].compare_exchange_strong(mark, 0);
 }

@@ -1,7 +1,7 @@
 // Long messages from host memory into a GPU's. By MPI all data come to host memory before the GPU can copy the first
 // byte. So a process that has received such a message publishes its envelope, and the next blocking send with this
 // envelope offers its data, which come in fragments through the sender's segment while the GPU copies earlier ones. If
-// a receive into host memory gets the offer, the envelope is withdrawn.
+// a receive into host memory gets the offer, the envelope is withdrawn for a while.
 //
 // Nonblocking sends are not offered: MPI may be able to move their data while the sender does not call it.
 #pragma once
@@ -25,13 +25,15 @@ inline bool peer_wants_from_host(std::int64_t bytes, int dest, int tag, MPI_Comm
   return bytes >= least_from_host && peer_checks() && peer_seeks_offer(dest, tag, comm);
 }
 
-/// Publishes the envelope of an ordinary message that was received into a GPU's memory.
-void peer_seek_offers(std::int64_t bytes, int source, int tag, MPI_Comm comm);
+/// Publishes the envelope of an ordinary message of at least least_from_host bytes that was received into a GPU's
+/// memory, where peer_checks().
+void peer_seek_offers(int source, int tag, MPI_Comm comm);
 
 namespace peer {
 
-/// Withdraws the envelope of an offer from host memory.
-void seek_no_offers(const Envelope& envelope);
+/// An offer from host memory has come to a receive into a GPU's memory, or not: then the envelope is withdrawn, and the
+/// more often that happens, the later it is published again.
+void note_host_data(const Envelope& envelope, bool to_gpu);
 
 }  // namespace peer
 

@@ -23,6 +23,10 @@ void look_at(int rank, Route& route) {
   route.expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu());
 }
 
+bool has_room_for_host_data() {
+  return world->chunks->usable() && world->from_host_under_way.load() < chunk_count / parts_in_flight;
+}
+
 bool is_met(int rank) {
   if (reach_remote(rank) != nullptr) return true;
   world->remote->greet(rank);

@@ -11,6 +11,8 @@ namespace gpudt::interpose::peer {
 bool may_offer(MPI_Comm comm);
 /// Enters what is known of process `rank` into `route`.
 void look_at(int rank, Route& route) REQUIRES(world->mutex);
+/// Whether fragments of one more message from host memory would have all the chunks that they can use.
+bool has_room_for_host_data();
 /// Whether process `rank`, which shares no memory with this one, is known to look for RTS messages; if not, says hello,
 /// so that later messages can be offered. May call MPI.
 bool is_met(int rank);

@@ -209,7 +209,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   bool is_short() const { return peer::has_short_length(descriptor_.bytes); }
   bool may_be_buffered() const { return !remote_ && operand_.bytes() <= peer::longest_buffered; }
   bool note_what_receiver_found();  ///< true: both processes use one GPU
-  bool is_receiver_on_gpu() const;
+  bool is_receiver_on_gpu() const { return descriptor_.found.load(std::memory_order_relaxed) == peer::found_on_gpu; }
   void note_outcome(bool refused) const;
   const char* why_refused() const;
   void stream();
@@ -276,7 +276,9 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   bool fetch_what_is_ready();
   device::Transfer fetch_up_to(std::int64_t end);
   void abandon_copies(const device::Error& why);
-  bool is_on_host() const { return target_.ordinal < 0; }
+  bool is_on_host() const { return target_.ordinal < 0; }  ///< the receive buffer
+  /// Whether the sender has the data in host memory.
+  bool is_from_host() const { return descriptor_.unmappable.load(std::memory_order_relaxed) == peer::unmappable_host; }
   bool all_come();
   bool ask();
   bool answered();

@@ -108,9 +108,7 @@ bool RendezvousReceiver::claim() {
 
 /// How the report names the way by fragments.
 Went RendezvousReceiver::went_in_fragments() const {
-  const char* why = "this GPU does not reach the sender's memory";
-  if (descriptor_.unmappable.load(std::memory_order_relaxed) == unmappable_host)
-    why = "the sender has them on the host";
+  const char* why = is_from_host() ? "the sender has them on the host" : "this GPU does not reach the sender's memory";
   if (world->forced == Protocol::shared) why = "GPUDT_PROTOCOL";
   if (!remote_) return {protocol_name(Protocol::shared), why};
   return went_pipelined(into_);
@@ -120,6 +118,7 @@ Went RendezvousReceiver::went_in_fragments() const {
 /// this is a refusal, after which it does not offer for a while (note_outcome()).
 void RendezvousReceiver::want() {
   source_ = Source::segment;
+  if (is_from_host()) note_host_data(descriptor_.envelope, /*to_gpu=*/!is_on_host());
   report_went(into_.reported, went_in_fragments());
   mark(point::asked);
   descriptor_.state.want_fragments();
@@ -144,10 +143,7 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
 }
 
 void RendezvousReceiver::want_on_host() {
-  if (descriptor_.unmappable.load(std::memory_order_relaxed) == unmappable_host)
-    seek_no_offers(descriptor_.envelope);
-  else if (!remote_)
-    report_fallback(Fallback::host_receive);
+  if (!is_from_host() && !remote_) report_fallback(Fallback::host_receive);
   descriptor_.found.store(found_on_host, std::memory_order_relaxed);
   want();
 }

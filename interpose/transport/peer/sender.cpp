@@ -93,7 +93,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     if (!is_met(rank)) return not_offered("it is not known yet whether the receiver looks for RTS messages");
     lock.lock();
   }
-  if (message.on_host && !world->chunks->usable()) return not_offered("there is no shared memory for fragments");
+  if (message.on_host && !has_room_for_host_data()) return not_offered("no shared memory is left for fragments");
   const int preferred = message.on_host ? -1 : descriptor_for(operand, rank);
   int index = take_descriptor(rank, envelope, remote, preferred);
   if (index < 0 && remote) {
@@ -103,7 +103,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     index = take_descriptor(rank, envelope, remote, preferred);
   }
   if (index < 0) {
-    report_fallback(Fallback::no_room);
+    if (!message.on_host) report_fallback(Fallback::no_room);
     return not_offered(free_descriptors() == 0 ? "as many are under way as can be"
                                                : "others are under way that are as long as RTS messages would be");
   }
@@ -126,6 +126,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       operand_(operand),
       range_("rendezvous: send", operand.bytes()) {
   if (may_be_buffered()) world->short_under_way[static_cast<std::size_t>(world_)].fetch_add(1);
+  if (is_on_host()) world->from_host_under_way.fetch_add(1);
   descriptor_.bytes = operand.bytes();
   store_if_different(descriptor_.produced, std::uint64_t{0});
   store_if_different(descriptor_.consumed, std::uint64_t{0});
@@ -246,7 +247,8 @@ bool RendezvousSender::describe_in_place() {
 
 /// Data in the program's buffer are ready once the program's own work is over.
 void RendezvousSender::make_ready() {
-  if (descriptor_.ready.load(std::memory_order_relaxed) == 0 && operand_.after.reached())
+  const bool described = descriptor_.from.memory.size != 0;
+  if (described && descriptor_.ready.load(std::memory_order_relaxed) == 0 && operand_.after.reached())
     descriptor_.ready.store(descriptor_.bytes, std::memory_order_release);
 }
 
@@ -281,6 +283,7 @@ RendezvousSender::~RendezvousSender() {
     descriptor_.ready.store(-1, std::memory_order_release);
   packing_.clear();
   if (may_be_buffered()) world->short_under_way[static_cast<std::size_t>(world_)].fetch_sub(1);
+  if (is_on_host()) world->from_host_under_way.fetch_sub(1);
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }
 
@@ -439,10 +442,6 @@ bool RendezvousSender::note_what_receiver_found() {
   return one_gpu;
 }
 
-bool RendezvousSender::is_receiver_on_gpu() const {
-  return descriptor_.found.load(std::memory_order_relaxed) == found_on_gpu;
-}
-
 /// Why the receiver does not fetch the data.
 const char* RendezvousSender::why_refused() const {
   if (world->forced == Protocol::shared) return "GPUDT_PROTOCOL";
@@ -450,8 +449,7 @@ const char* RendezvousSender::why_refused() const {
     case found_on_host:
       return "the receiver takes them on the host";
     case found_on_gpu:
-      return not_packed_ ? "earlier messages were fetched in fragments, so that this one was not packed for the "
-                           "receiver's GPU"
+      return not_packed_ ? "earlier ones came in fragments, so that this one was not packed for the receiver's GPU"
                          : "there was no memory that other processes can map, to pack them";
     case found_on_one_gpu:
       return "both processes use one GPU, and this one could not write them";

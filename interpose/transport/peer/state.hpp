@@ -160,6 +160,9 @@ struct World {
   std::atomic<std::uint64_t> received_rts{0};        ///< that receives and matching probes of this process have got
   std::vector<std::atomic<SteadyClock::rep>> taken;  ///< by rank: when it was last seen to have fetched a message
   std::vector<std::atomic<int>> short_under_way;     ///< by rank: sends to it that may be buffered and have not ended
+  std::atomic<int> from_host_under_way{0};           ///< offers of data in host memory (from_host.hpp)
+  /// By slot: after an offer to a receive into host memory the next 1, 2, 4 ... 64 messages are not published.
+  std::array<Backoff<1, 64>, from_host_slots> from_host GUARDED_BY(mutex);
   IdleDescriptors idle GUARDED_BY(mutex);
   int search_from GUARDED_BY(mutex) = 0;               ///< index at which the search for an idle descriptor begins
   bool can_make_descriptors GUARDED_BY(mutex) = true;  ///< as far as is known
