@@ -1,5 +1,5 @@
-/* gpudt_mpi.h: which way data in GPU memory go, and why; float16 and bfloat16. C99 and C++. Needs mpi.h; gpudt.h needs
- * none.
+/* gpudt_mpi.h: which way data in GPU memory go, and why; where the memory of dynamic windows is; float16 and bfloat16.
+ * C99 and C++. Needs mpi.h; gpudt.h needs none.
  *
  * Each gpudt_route_ function sets *way to one of the values below and writes at most `size` bytes to `text`, the end of
  * the string included: the way as docs/report.md names it and, if it leads through the host, the reason ("mapped
@@ -38,6 +38,27 @@ int gpudt_route_request(MPI_Request request, int* way, char* text, int size);
 /* How accesses of this process's GPU to the memory of rank `target` in `win` go. Accumulates that GPUs do not support,
  * and accesses with a buffer of several memories, go through the host nevertheless. */
 int gpudt_route_window(MPI_Win win, int target, int* way, char* text, int size);
+
+/* Memory that a process has attached to a dynamic window. */
+typedef struct gpudt_region {
+  int rank;         /* of that process, in the window */
+  int on_gpu;       /* 1: memory of a GPU; 0: of the host */
+  MPI_Aint address; /* there, as MPI_Get_address says */
+  MPI_Aint size;    /* bytes */
+  void* here;       /* where GPU `gpu` of this process reaches it by loads and stores; NULL if it does not */
+} gpudt_region;
+
+/* For dynamic windows what MPI_Win_shared_query is for others: sets *regions to an array of what is attached to `win`
+ * now (MPI_Win_attach), by rank and address, and *count to its length. The array is malloc's, for the caller to free().
+ * `gpu` is the number of one of this process's GPUs, as cudaGetDevice tells. It reaches memory of cudaMalloc, and of
+ * cuMemCreate with file descriptors as handles, of processes of its node, without GPUDT_ORDER and the like; else `here`
+ * is NULL. The addresses are valid until the memory is detached or the window freed. Until this is called again, or the
+ * window freed, memory that its process frees stays allocated.
+ *
+ * Collective over the processes of the window, which attach and detach nothing meanwhile. Returns MPI_SUCCESS or the
+ * code of an error, for which it has called the window's handler: MPI_ERR_RMA_FLAVOR for other windows, and for those
+ * that gpudt does not serve (a process without gpudt, none with a GPU). */
+int gpudt_win_regions(MPI_Win win, int gpu, gpudt_region** regions, int* count);
 
 /* Set *type to the datatype of IEEE's binary16 (CUDA's __half), or of bfloat16. It is like a predefined one: committed,
  * the same handle in each call; MPI_Type_free only sets its argument to MPI_DATATYPE_NULL. But MPI_Get_elements and

@@ -8,9 +8,11 @@
 
 #include <mpi.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,18 @@
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
+
+/// Memory that a process has attached to a dynamic window.
+struct AttachedRegion {
+  int rank;  ///< of that process, in the window
+  bool on_gpu;
+  std::uint64_t address;  ///< in that process
+  std::int64_t size;      ///< bytes
+  void* here;             ///< where a GPU of this process reaches it; null: not at all
+};
+
+/// Where such memory of others is mapped, by rank, address there and the id of its allocation.
+using RegionMappings = std::map<std::tuple<int, std::uint64_t, std::uint64_t>, device::Mapping>;
 
 class ServedWindow {
  public:
@@ -75,6 +89,9 @@ class ServedWindow {
   /// MPI_Win_shared_query answers since MPI-4.1: null, and a size of 0, if the GPU does not reach it. Valid until the
   /// window is freed. A process without device memory in the window reaches its own memory alone.
   int shared_query(int rank, MPI_Aint* size, int* disp_unit, void* address);
+  /// Collective: appends what is attached to this dynamic window, by rank and address, as GPU `gpu` of this process
+  /// reaches it. The addresses are valid until the memory is detached or the window freed.
+  int regions(int gpu, std::vector<AttachedRegion>& found);
   /// How this process's GPU accesses the memory of rank `target`. No value: the GPU is not known. May map the memory.
   std::optional<Went> way_to(int target);
   /// The group of the window's processes, which the caller frees.
@@ -155,6 +172,8 @@ class ServedWindow {
   int own_rank_ = MPI_PROC_NULL;
   int own_gpu_ = -1;  ///< the GPU with this process's window memory; negative: none
   std::vector<device::Mapping> queried_ GUARDED_BY(mutex_);  ///< by rank; of which shared_query() has told addresses
+
+  std::map<int, RegionMappings> attached_ GUARDED_BY(mutex_);  ///< by GPU; what regions() has told last
 
   Mutex service_mutex_;  ///< held by progress()
   bool closed_ GUARDED_BY(service_mutex_) = false;

@@ -67,6 +67,11 @@ bool WindowMemory::detach(const void* base) {
   return true;
 }
 
+std::vector<std::pair<std::uintptr_t, std::int64_t>> WindowMemory::regions() const {
+  const LockGuard lock(mutex_);
+  return {regions_.begin(), regions_.end()};
+}
+
 void WindowMemory::mark_again() {
   const LockGuard lock(mutex_);
   const auto mark = [this](const void* begin) REQUIRES(mutex_) {

@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/mutex.hpp"
 #include "datatype/layout.hpp"
@@ -23,6 +25,8 @@ class WindowMemory {
   /// For dynamic windows: false if the region overlaps an attached one, or if no region begins at `base`.
   bool attach(void* base, std::int64_t size);
   bool detach(const void* base);
+  /// What is attached, by address: begin and size; without empty regions.
+  std::vector<std::pair<std::uintptr_t, std::int64_t>> regions() const;
   /// The address at `displacement` (in bytes; in dynamic windows an address, possibly MPI_BOTTOM). No value unless the
   /// window holds all of the `count` elements there and, if they lie in several attached regions, all are in one
   /// memory. There is at least one element, and it is not empty. May throw std::bad_alloc.
