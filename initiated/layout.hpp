@@ -18,9 +18,32 @@ struct KernelLayout {
   std::int64_t offset = 0;                        ///< contiguous: where they begin
   std::int32_t align = 1;  ///< a power of two, at most 16, that divides all offsets and lengths (contiguous: `offset`)
   std::int32_t form = 0;   ///< KernelForm
+  // repeated_form: as many elements as a move takes, each of another form. `total` is no limit; low, high: of one.
+  std::int32_t element_form = 0;
+  device::Divisor element{};  ///< by its packed bytes
+  std::int64_t extent = 0;    ///< from one to the next
 };
 
-enum KernelForm : std::int32_t { not_made, contiguous_form, narrow_form, any_form };
+enum KernelForm : std::int32_t { not_made, contiguous_form, narrow_form, any_form, repeated_form };
+
+/// The predefined datatypes whose elements kernels combine (accumulate), as C++ knows them; `other`: all else.
+enum class Element : std::int32_t { other, int32, uint32, int64, uint64, float32, float64 };
+
+/// Bytes of an element that kernels combine; 0: they do not.
+GPUDT_HD int width_of(Element element) {
+  if (element == Element::other) return 0;
+  return element == Element::int32 || element == Element::uint32 || element == Element::float32 ? 4 : 8;
+}
+
+/// An MPI datatype for calls that take a count (mpi_calls.cuh): plain data, as a KernelLayout is. Made by Datatype
+/// (world.hpp), which owns what it points to.
+struct KernelType {
+  KernelLayout one, many;            ///< of one element; of as many as a call takes. Not made if `plain`
+  std::int64_t size = -1;            ///< packed bytes of an element; negative: no Datatype has made it
+  std::int64_t most = 0;             ///< elements that a call takes
+  Element element = Element::other;  ///< all that it is made of
+  std::int32_t plain = 0;            ///< 1: elements without gaps, one behind the other, from the data's address on
+};
 
 /// `layout` at `program`, an address that kernels can read, or null if the form needs none. Throws
 /// std::invalid_argument for a layout of which two runs cannot be told apart in 63 bits (count < 0).
@@ -56,6 +79,35 @@ inline KernelLayout make_kernel_layout(const datatype::Layout& layout, std::int6
   return made;
 }
 
+/// Of any number of elements. `program` as above.
+inline KernelLayout make_repeated_layout(const datatype::Layout& layout, const datatype::Program& program) {
+  KernelLayout made = make_kernel_layout(layout, 1, program);
+  if (layout.size() == 0) return made;
+  made.element_form = made.form;
+  made.form = repeated_form;
+  made.extent = layout.extent();
+  made.total = INT64_MAX;
+  made.element = device::make_divisor(static_cast<std::uint64_t>(layout.size()));
+  // The packed bytes of an element are in whole words, too, where these do not straddle runs.
+  const std::int64_t bits = made.align | made.extent | layout.size();
+  made.align = static_cast<std::int32_t>(bits & -bits);
+  return made;
+}
+
+/// A type of elements of `element`. `program` as above.
+inline KernelType make_kernel_type(const datatype::Layout& layout, Element element, const datatype::Program& program) {
+  constexpr std::int64_t farthest = std::int64_t{1} << 61;  // bytes, packed or not, that calls number
+  KernelType made;
+  made.size = layout.size();
+  made.element = element;
+  made.most = farthest / std::max({layout.size(), std::abs(layout.extent()), std::int64_t{1}});
+  made.plain = made.size == 0 || (layout.is_contiguous(2) && layout.shape(1).offset == 0) ? 1 : 0;
+  if (made.plain != 0) return made;
+  made.one = make_kernel_layout(layout, 1, program);
+  made.many = make_repeated_layout(layout, program);
+  return made;
+}
+
 /// AnyMap::place(), but not inlined in each of the places where it is called: it is long.
 #if defined(__CUDACC__)
 __host__ __device__ __noinline__
@@ -63,6 +115,24 @@ __host__ __device__ __noinline__
     inline device::RunPlace
     place_of_any(const device::AnyMap& map, std::int64_t position) {
   return map.place(static_cast<std::uint64_t>(position), device::NoTile());
+}
+
+/// The place in one element. Not inlined either: neither is a repeated layout the usual one.
+#if defined(__CUDACC__)
+__host__ __device__ __noinline__
+#endif
+    inline device::RunPlace
+    place_of_repeated(const KernelLayout& layout, std::int64_t position) {
+  const auto size = static_cast<std::int64_t>(layout.element.value);
+  const auto index = static_cast<std::int64_t>(divide(static_cast<std::uint64_t>(position), layout.element));
+  const std::int64_t rest = position - index * size;
+  device::RunPlace place = {layout.offset + rest, rest, size - rest};
+  if (layout.element_form == narrow_form)
+    place = layout.narrow.place(static_cast<std::uint32_t>(rest), device::NoTile());
+  else if (layout.element_form == any_form)
+    place = place_of_any(layout.any, rest);
+  place.offset += index * layout.extent;
+  return place;
 }
 
 /// One side of a move: a layout, or `end` contiguous bytes if that is null.
@@ -76,6 +146,7 @@ struct SideMap {
     if (layout == nullptr) return {position, position, end - position};
     if (layout->form == narrow_form) return layout->narrow.place(static_cast<std::uint32_t>(position), tile);
     if (layout->form == any_form) return place_of_any(layout->any, position);
+    if (layout->form == repeated_form) return place_of_repeated(*layout, position);
     return {layout->offset + position, position, layout->total - position};
   }
 };
@@ -202,7 +273,12 @@ struct Touched {
   std::int64_t low, high;
 };
 GPUDT_HD Touched touched(const KernelLayout* layout, std::int64_t end) {
-  return layout == nullptr ? Touched{0, end} : Touched{layout->low, layout->high};
+  if (layout == nullptr) return {0, end};
+  if (layout->form != repeated_form) return {layout->low, layout->high};
+  if (end <= 0) return {0, 0};
+  const std::int64_t last =
+      static_cast<std::int64_t>(divide(static_cast<std::uint64_t>(end - 1), layout->element)) * layout->extent;
+  return {layout->low + (last < 0 ? last : 0), layout->high + (last > 0 ? last : 0)};
 }
 
 /// A move of which places are kept: what it is known by, which includes the layouts' addresses, and what it takes to

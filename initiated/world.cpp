@@ -5,61 +5,13 @@
 #include <cstring>
 #include <exception>
 #include <map>
-#include <span>
 #include <utility>
 #include <vector>
-
-#include "datatype/decode.hpp"
 
 namespace gpudt::initiated {
 
 void check(cudaError_t status, const std::string& what) {
   if (status != cudaSuccess) throw Error(what + ": " + cudaGetErrorString(status));
-}
-
-// --- layouts --------------------------------------------------------------------------------------------------------
-
-Layout::Layout(MPI_Datatype type, std::int64_t count) {
-  if (type == MPI_DATATYPE_NULL) throw Error("Layout: the datatype is MPI_DATATYPE_NULL");
-  if (count < 0) throw Error("Layout: a count of " + std::to_string(count));
-  const datatype::LayoutRef layout = datatype::decode(type);
-  const auto kind = layout->shape(count).kind;
-  datatype::Program program;
-  if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
-    const std::span<const std::byte> bytes = layout->serialised();
-    check(cudaMalloc(&program_, bytes.size()), "Layout: memory for the datatype");
-    check(cudaMemcpy(program_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "Layout: upload");
-    datatype::SerialisedHeader header;
-    std::memcpy(&header, bytes.data(), sizeof header);
-    program = datatype::program_at(program_, header.node_count);
-  }
-  kernel_ = make_kernel_layout(*layout, count, program);
-}
-
-Layout::Layout(Layout&& other) noexcept
-    : kernel_(other.kernel_),
-      program_(std::exchange(other.program_, nullptr)),
-      copy_(std::exchange(other.copy_, nullptr)) {}
-
-Layout& Layout::operator=(Layout&& other) noexcept {
-  std::swap(kernel_, other.kernel_);
-  std::swap(program_, other.program_);
-  std::swap(copy_, other.copy_);
-  return *this;
-}
-
-Layout::~Layout() {
-  cudaFree(program_);
-  cudaFree(copy_);
-}
-
-const KernelLayout* Layout::on_device() {
-  if (copy_ != nullptr) return copy_;
-  void* copy = nullptr;
-  check(cudaMalloc(&copy, sizeof kernel_), "Layout::on_device: memory");
-  copy_ = static_cast<KernelLayout*>(copy);
-  check(cudaMemcpy(copy, &kernel_, sizeof kernel_, cudaMemcpyHostToDevice), "Layout::on_device: upload");
-  return copy_;
 }
 
 // --- the world ------------------------------------------------------------------------------------------------------

@@ -62,6 +62,24 @@ class Layout {
   KernelLayout* copy_ = nullptr;
 };
 
+/// An MPI datatype for the calls of mpi_calls.cuh, with which its count comes. It may be freed afterwards. Owns device
+/// memory of the current device, which must be the World's.
+class Datatype {
+ public:
+  /// The datatype need not be committed. Not collective.
+  explicit Datatype(MPI_Datatype type);
+  Datatype(Datatype&&) noexcept;
+  Datatype& operator=(Datatype&&) noexcept;
+  ~Datatype();
+
+  /// Plain data for kernel parameters; valid as long as the Datatype.
+  const KernelType& kernel() const { return kernel_; }
+
+ private:
+  KernelType kernel_;
+  void* program_ = nullptr;
+};
+
 /// All GPUs of a communicator. One at a time in a process.
 class World {
  public:

@@ -46,19 +46,29 @@ struct End {
   MPI_Datatype type = MPI_BYTE;
   int count = 0;
   datatype::LayoutRef layout;
-  bool plain = false;  ///< given to move() without a layout
+  bool plain = false;     ///< given to move() without a layout
+  bool repeated = false;  ///< given to move() as a layout of any number of elements
   std::int64_t low = 0, high = 0;
 
   std::int64_t size() const { return layout->size() * count; }
-  KernelLayout kernel() const { return make_kernel_layout(*layout, count, layout->program()); }
+  KernelLayout kernel() const {
+    return repeated ? make_repeated_layout(*layout, layout->program())
+                    : make_kernel_layout(*layout, count, layout->program());
+  }
 };
 
 End end_of(MPI_Datatype type, int count, const datatype::ListLimits& limits = {}) {
-  End end{type, count, datatype::decode(type, limits), false, 0, 0};
+  End end{type, count, datatype::decode(type, limits), false, false, 0, 0};
   const datatype::Span span = end.layout->span(count);
   end.low = end.size() > 0 ? span.begin : 0;
   end.high = end.size() > 0 ? span.end : 0;
   return end;
+}
+
+End repeated(const End& end) {
+  End made = end;
+  made.repeated = true;
+  return made;
 }
 
 End contiguous_end(std::int64_t bytes) {
@@ -119,7 +129,8 @@ bool check_move(Random& random, const End& from, const End& to, std::int64_t beg
               MPI_COMM_SELF);
 
   const KernelLayout from_layout = from.kernel(), to_layout = to.kernel();
-  CHECK((from_layout.low == from.low && from_layout.high == from.high));
+  const Touched whole = touched(&from_layout, from.size());
+  CHECK((whole.low == from.low && whole.high == from.high));
   const Sides sides = {reinterpret_cast<Address>(from_image.data() + from_lead),
                        reinterpret_cast<Address>(to_image.data() + to_lead),
                        {from.plain ? nullptr : &from_layout, end},
@@ -181,6 +192,9 @@ TEST_CASE("moves between random layouts", "[initiated]") {
     check_pair(random, source, contiguous_end(source.size()));
     check_pair(random, contiguous_end(target.size()), target);
     check_pair(random, target, target);
+    check_pair(random, repeated(source), target);
+    check_pair(random, source, repeated(target));
+    check_pair(random, repeated(source), repeated(target));
   }
 }
 
@@ -192,6 +206,33 @@ TEST_CASE("moves between the layouts of halos", "[initiated]") {
   for (OwnedType* type : {&column, &row, &floats, &shorts}) type->commit();
   for (const OwnedType* from : {&column, &row, &floats, &shorts})
     for (const OwnedType* to : {&column, &row, &floats, &shorts}) check_pair(random, end_of(*from, 1), end_of(*to, 2));
+}
+
+TEST_CASE("a layout of any number of elements", "[initiated]") {
+  Random random(4);
+  OwnedType column = vector(5, 1, 4, MPI_DOUBLE), list = indexed({1, 3, 2, 2}, {0, 5, 9, 30}, MPI_FLOAT);
+  OwnedType cell = make_type(MPI_Type_create_resized, MPI_DOUBLE, 0, 24);
+  OwnedType back = make_type(MPI_Type_create_resized, MPI_SHORT, 0, -6);
+  OwnedType deep = make_type(MPI_Type_create_hvector, 3, 2, 1000, static_cast<MPI_Datatype>(column.commit()));
+  for (OwnedType* type : {&list, &cell, &back, &deep}) type->commit();
+  for (const OwnedType* type : {&column, &list, &cell, &back, &deep})
+    for (const int count : {0, 1, 2, 17, 300}) {
+      const End end = end_of(*type, count);
+      check_pair(random, repeated(end), contiguous_end(end.size()));
+      check_pair(random, contiguous_end(end.size()), repeated(end));
+      check_pair(random, end, repeated(end));
+    }
+  const auto type_of = [](MPI_Datatype type) {
+    const datatype::LayoutRef layout = datatype::decode(type);
+    return make_kernel_type(*layout, Element::other, layout->program());
+  };
+  CHECK(KernelType().size < 0);
+  CHECK((type_of(MPI_DOUBLE).plain == 1 && type_of(MPI_DOUBLE).size == 8));
+  CHECK((type_of(cell).plain == 0 && type_of(cell).many.form == repeated_form));
+  CHECK((type_of(back).many.align == 2 && type_of(back).many.extent == -6));
+  CHECK((type_of(column).one.form == narrow_form && type_of(list).one.form == any_form));
+  const KernelType cells = type_of(cell);
+  CHECK(touched(&cells.many, 16).high == 32);
 }
 
 TEST_CASE("short moves along places that were kept", "[initiated]") {
