@@ -105,7 +105,7 @@ class Rank : public detail::RankCollectives {
     Scope::sync();
     char* place = nullptr;
     Status status = check(to, from.layout, begin, bytes, known_moves, true, place);
-    if (status == Status::ok && place == nullptr) status = Status::unreachable;
+    if (status == Status::ok && place == detail::nowhere()) status = Status::unreachable;
     const Sides sides = sides_of(from.address, from.layout, place, to.layout, begin + bytes);
     constexpr auto width = static_cast<std::int64_t>(sizeof(T));
     if (status == Status::ok && (word_of(sides) % width != 0 || begin % width != 0 || bytes % width != 0))
@@ -201,7 +201,7 @@ class Rank : public detail::RankCollectives {
     const Status status = check(to, nullptr, 0, sizeof value, known_moves, true, place);
     if (status != Status::ok) return failed(status, data_call("store_behind", to, sizeof value));
     if (leads<Scope>()) {
-      if (place != nullptr) {
+      if (place != detail::nowhere()) {
         detail::fence_all();
         detail::store_relaxed(reinterpret_cast<std::uint64_t*>(place), value);
       } else {

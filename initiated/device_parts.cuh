@@ -105,6 +105,11 @@ struct Max {
 
 namespace detail {
 
+/// The place of what loads and stores do not reach. Not null: absolute addresses in a datatype count from there.
+__device__ __forceinline__ char* nowhere() {
+  return reinterpret_cast<char*>(1);
+}
+
 /// A GPU's part of a window.
 struct Part {
   char* address = nullptr;  ///< for loads and stores; null if it is not reached so
@@ -305,6 +310,9 @@ __device__ void move_directly(const Sides& sides, std::int64_t begin, std::int64
 /// known_moves if it is none that can be kept. `instead`: the number of one that was for other words, or known_moves.
 __device__ int learn_move(const KernelWorld& world, RankState& state, const Sides& sides, std::int64_t begin,
                           std::int64_t end, std::int64_t index, std::int64_t count, int instead);
+/// Of a dynamic window's addresses, which are those of their process, the place of `address` here; nowhere() unless one
+/// region holds all of [low, high).
+__device__ char* place_in(const WindowRegions& regions, std::int64_t address, std::int64_t low, std::int64_t high);
 /// Where the block keeps the places of a move.
 __device__ __forceinline__ WordPlace* places_of(const KernelWorld& world, int known) {
   return world.places + (static_cast<std::int64_t>(blockIdx.x) * known_moves + known) * known_words;

@@ -13,15 +13,30 @@ struct WordPlace;  // layout.hpp
 struct alignas(16) WindowPart {
   std::int64_t distance = 0;  ///< from this GPU's part to that one's, for loads and stores
   std::int64_t bytes = 0;
+  std::int64_t unit = 1;  ///< bytes: the displacement unit (MPI_Win_create)
+};
+
+/// Memory that has been attached to a dynamic window, at the addresses that it has in its own process.
+struct alignas(16) WindowRegion {
+  std::int64_t begin = 0, end = 0;  ///< as MPI_Get_address says there
+  std::int64_t distance = 0;        ///< from there to where this GPU reaches it
+};
+
+/// Those of one GPU, by address, none beside another of the same distance. In this GPU's memory.
+struct alignas(16) WindowRegions {
+  const WindowRegion* first = nullptr;
+  std::int64_t count = 0;
 };
 
 /// Memory of all GPUs: an MPI window, or symmetric memory of NVSHMEM's heap, where every GPU has as many bytes at the
 /// same offset. For MPI and CUDA it is ordinary memory of the process's own GPU.
 struct Window {
-  char* base = nullptr;  ///< on this GPU
+  char* base =
+      nullptr;  ///< on this GPU; null: a dynamic window, in which offsets are addresses of the target's process
   std::int64_t bytes = 0;
-  std::int32_t id = no_window;        ///< what notifications name it by
-  const WindowPart* parts = nullptr;  ///< [GPU], in this GPU's memory; null: symmetric memory
+  std::int32_t id = no_window;             ///< what notifications name it by
+  const WindowPart* parts = nullptr;       ///< [GPU], in this GPU's memory; null: symmetric memory
+  const WindowRegions* regions = nullptr;  ///< [GPU], in this GPU's memory, of a dynamic window alone
 };
 
 /// Most GPUs, and most values of a reduction.
@@ -96,7 +111,7 @@ enum class Status : std::int32_t {
   ok = 0,
   not_yet,      ///< test_notifications: there are not enough
   bad_rank,     ///< there is no such rank
-  bad_range,    ///< beyond the window
+  bad_range,    ///< beyond the window, or the region of a dynamic one
   bad_layout,   ///< a KernelLayout that no Layout has made, or shorter than what is to be moved
   bad_tag,      ///< negative, or a count of less than 1
   bad_window,   ///< none that World has made
@@ -114,7 +129,7 @@ GPUDT_HD const char* status_text(Status status) {
     case Status::bad_rank:
       return "there is no such rank";
     case Status::bad_range:
-      return "the data reach beyond the window";
+      return "the data reach beyond the window, or the region that is attached to it";
     case Status::bad_layout:
       return "a layout that was not made by Layout, or is shorter than the message";
     case Status::bad_tag:

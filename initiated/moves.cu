@@ -74,6 +74,20 @@ __device__ void move_directly(const Sides& sides, std::int64_t begin, std::int64
   }
   move(mine, UsualMemory(), begin, end, index, count);
 }
+
+__device__ char* place_in(const WindowRegions& regions, std::int64_t address, std::int64_t low, std::int64_t high) {
+  std::int64_t begin = 0, end = regions.count;
+  while (begin < end) {  // the first region that begins behind `low`
+    const std::int64_t middle = begin + (end - begin) / 2;
+    if (regions.first[middle].begin <= low)
+      begin = middle + 1;
+    else
+      end = middle;
+  }
+  if (begin == 0 || high > regions.first[begin - 1].end) return nowhere();
+  return reinterpret_cast<char*>(address + regions.first[begin - 1].distance);
+}
+
 namespace {
 
 /// Layouts that do not change: not in the memory of a thread or block, where others may come to lie.

@@ -52,13 +52,14 @@ class RankCore {
     return kept;
   }
 
-  /// Sets `place` to where the remote side is; null if it is not reached by loads and stores. `known`: the number that
+  /// Sets `place` to where the remote side is; nowhere() if loads and stores do not reach it. `known`: the number that
   /// find_move() says. Of a move that was made before the layouts need not be looked at.
   __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,
                                           std::int64_t bytes, int known, bool puts, char*& place) const {
     if (remote.rank < 0 || remote.rank >= size()) return Status::bad_rank;
-    const Part part = part_of(world_, remote.window, gpu_of(remote.rank));
-    place = part.address != nullptr ? part.address + remote.offset : nullptr;
+    const int gpu = gpu_of(remote.rank);
+    const Part part = part_of(world_, remote.window, gpu);
+    place = part.address != nullptr ? part.address + remote.offset : nowhere();
     if (begin < 0 || bytes < 0) return Status::bad_range;
     Touched there;
     if (known < known_moves) {
@@ -68,8 +69,17 @@ class RankCore {
         if (layout != nullptr && (layout->form == not_made || layout->total < begin + bytes)) return Status::bad_layout;
       there = touched(remote.layout, begin + bytes);
     }
-    const bool within = remote.offset + there.low >= 0 && remote.offset + there.high <= part.bytes;
-    return within ? Status::ok : Status::bad_range;
+    const std::int64_t low = remote.offset + there.low, high = remote.offset + there.high;
+    if (remote.window.regions != nullptr) return check_address(remote, gpu, low, high, place);
+    return low >= 0 && high <= part.bytes ? Status::ok : Status::bad_range;
+  }
+  /// The rest of it in a dynamic window, whose bytes [low, high) are accessed.
+  __device__ __forceinline__ Status check_address(const Remote& remote, int gpu, std::int64_t low, std::int64_t high,
+                                                  char*& place) const {
+    place = nullptr;
+    if (low == high) return Status::ok;  // nothing is accessed
+    place = place_in(remote.window.regions[gpu], remote.offset, low, high);
+    return place != nowhere() ? Status::ok : Status::bad_range;
   }
   /// The same with a notification in the remote side's window.
   __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,
@@ -99,7 +109,7 @@ class RankData : public RankCore {
   template <class Scope>
   __device__ __forceinline__ bool signals(const Remote& to, const char* place) const {
     if constexpr (!std::is_same_v<Scope, Block>) return false;
-    return to.layout == nullptr && place == nullptr;
+    return to.layout == nullptr && place == nowhere();
   }
 
   /// Positions [begin, end), which the scope moves together; `there` is where `to` is, as check() says; `kept` as
@@ -107,7 +117,7 @@ class RankData : public RankCore {
   template <class Scope>
   __device__ __forceinline__ void put_out(const Remote& to, char* there, const Local& from, std::int64_t begin,
                                           std::int64_t end, const Kept& kept) {
-    if (there == nullptr) return put_packed_to<Scope>(to, from, begin, end, gpu_of(to.rank), false);
+    if (there == nowhere()) return put_packed_to<Scope>(to, from, begin, end, gpu_of(to.rank), false);
     if (there == from.address && to.layout == from.layout) return;  // dCUDA: windows that overlap
     if (!move_if_short<Scope>(from.address, from.layout, there, to.layout, begin, end, kept))
       move_directly(sides_of(from.address, from.layout, there, to.layout, end), begin, end, Scope::index(),
@@ -126,7 +136,7 @@ class RankData : public RankCore {
     // Loads of the source must not find what this multiprocessor cached of it before.
     if (leads<Scope>()) acquire_fence();
     Scope::sync();
-    if (there == nullptr)
+    if (there == nowhere())
       get_by_words(sides_of(from.window.base + from.offset, from.layout, to.address, to.layout, end), gpu_of(from.rank),
                    begin, end, Scope::index(), Scope::count());
     else if (!move_if_short<Scope>(there, from.layout, to.address, to.layout, begin, end, kept))

@@ -27,6 +27,7 @@ struct WiredMemory {
   /// [GPU]: the address of that GPU's for loads and stores by this one; null if it is not reached so.
   std::vector<char*> there;
   std::vector<MPI_Aint> bytes;  ///< [GPU]; 0 where it is not reached
+  std::vector<int> units;       ///< [GPU]: bytes of a displacement; empty: all are 1
 };
 
 /// All functions but name(), symmetric() and launch() are collective. Failures are thrown as Error, by all processes
@@ -62,8 +63,5 @@ using WireMaker = std::unique_ptr<Wire> (*)(MPI_Comm comm, int process, int proc
 /// Device memory in MPI windows, which libgpudt-pmpi maps: all GPUs must be of one node and reach each other. The
 /// program must be linked with libgpudt-pmpi or run with it preloaded, and end the World before MPI.
 std::unique_ptr<Wire> mpi_wire(MPI_Comm comm, int process, int processes);
-
-/// Where the memory of an MPI window is: of each process of the window. `who` begins an error's text. Not collective.
-WiredMemory addresses_of(MPI_Win window, int processes, const std::string& who);
 
 }  // namespace gpudt::initiated

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "initiated/attached.hpp"
 #include "initiated/wire.hpp"
 
 namespace gpudt::initiated {
@@ -91,24 +92,6 @@ class MpiWire final : public Wire {
 };
 
 }  // namespace
-
-WiredMemory addresses_of(MPI_Win window, int processes, const std::string& who) {
-  int* base = nullptr;
-  int found = 0;
-  check_mpi(MPI_Win_get_attr(window, MPI_WIN_BASE, static_cast<void*>(&base), &found), who + "MPI_Win_get_attr");
-  WiredMemory memory;
-  memory.base = reinterpret_cast<char*>(base);
-  for (int process = 0; process < processes; ++process) {
-    MPI_Aint bytes = 0;
-    int unit = 0;
-    char* there = nullptr;
-    check_mpi(MPI_Win_shared_query(window, process, &bytes, &unit, static_cast<void*>(&there)),
-              who + "MPI_Win_shared_query");
-    memory.there.push_back(there);
-    memory.bytes.push_back(bytes);
-  }
-  return memory;
-}
 
 std::unique_ptr<Wire> mpi_wire(MPI_Comm comm, int process, int processes) {
   return std::make_unique<MpiWire>(comm, process, processes);

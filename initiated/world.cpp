@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "initiated/attached.hpp"
+
 namespace gpudt::initiated {
 
 void check(cudaError_t status, const std::string& what) {
@@ -94,23 +96,38 @@ class World::State {
   }
   /// The window of all GPUs' `memory`, which is freed with the window if `owned`.
   Window add(const char* call, const WiredMemory& memory, bool owned) {
-    if (next_window_ >= most_windows)
-      throw Error(call + (": " + who()) + "more than " + std::to_string(most_windows) + " windows");
+    check_windows(call);
     Kept kept;
     if (owned) kept.memory = memory;
     const auto here = static_cast<std::size_t>(gpu);
-    Window window = {memory.base, memory.bytes[here], next_window_++, nullptr};
+    Window window = {memory.base, memory.bytes[here], next_window_++};
     if (wire->symmetric() && owned) {
       check_distances(call, memory);
     } else {
       std::vector<WindowPart> parts(memory.there.size());
       for (std::size_t i = 0; i < parts.size(); ++i)
-        if (memory.bytes[i] > 0) parts[i] = {memory.there[i] - memory.base, memory.bytes[i]};
-      check(cudaMalloc(&kept.parts, parts.size() * sizeof(WindowPart)), call + std::string(": memory for addresses"));
-      check(cudaMemcpy(kept.parts, parts.data(), parts.size() * sizeof(WindowPart), cudaMemcpyHostToDevice),
-            call + std::string(": cudaMemcpy"));
-      window.parts = static_cast<const WindowPart*>(kept.parts);
+        if (memory.bytes[i] > 0)
+          parts[i] = {memory.there[i] - memory.base, memory.bytes[i], memory.units.empty() ? 1 : memory.units[i]};
+      window.parts = upload(call, kept.parts, parts);
     }
+    windows_[window.id] = kept;
+    return window;
+  }
+  /// The window of what is attached to a dynamic one, by process.
+  Window add(const char* call, const std::vector<std::vector<WindowRegion>>& regions) {
+    check_windows(call);
+    Kept kept;
+    std::vector<WindowRegion> all;
+    for (const auto& list : regions) all.insert(all.end(), list.begin(), list.end());
+    const WindowRegion* first = upload(call, kept.parts, all);
+    std::vector<WindowRegions> lists;
+    for (const auto& list : regions) {
+      lists.push_back({first, static_cast<std::int64_t>(list.size())});
+      first += list.size();
+    }
+    Window window;
+    window.id = next_window_++;
+    window.regions = upload(call, kept.lists, lists);
     windows_[window.id] = kept;
     return window;
   }
@@ -134,10 +151,25 @@ class World::State {
   struct Kept {
     WiredMemory memory;  ///< none if it is the program's
     void* parts = nullptr;
+    void* lists = nullptr;
   };
   void release(const Kept& kept) const {
     if (kept.memory.base != nullptr) wire->free(kept.memory);
     cudaFree(kept.parts);
+    cudaFree(kept.lists);
+  }
+  void check_windows(const char* call) const {
+    if (next_window_ >= most_windows)
+      throw Error(call + (": " + who()) + "more than " + std::to_string(most_windows) + " windows");
+  }
+  /// A copy on the device, which `memory` owns from now on; null if there are none.
+  template <class T>
+  static const T* upload(const char* call, void*& memory, const std::vector<T>& from) {
+    if (from.empty()) return nullptr;
+    const std::size_t bytes = from.size() * sizeof(T);
+    check(cudaMalloc(&memory, bytes), call + std::string(": memory for addresses"));
+    check(cudaMemcpy(memory, from.data(), bytes, cudaMemcpyHostToDevice), call + std::string(": cudaMemcpy"));
+    return static_cast<const T*>(memory);
   }
   /// Kernels need but one number for each GPU.
   void check_distances(const char* call, const WiredMemory& memory) const {
@@ -291,10 +323,15 @@ Window World::attach(MPI_Win win) {
   if (same != MPI_IDENT) throw Error(who + "the window's processes are not those of the World, in its order");
   Window window;
   state_->together("World::attach", [&] {
+    if (flavor_of(win, who) == MPI_WIN_FLAVOR_DYNAMIC) {
+      window = state_->add("World::attach", regions_of(win, state_->gpus, state_->device, who));
+      return;
+    }
     const WiredMemory memory = addresses_of(win, state_->gpus, who);
     for (std::size_t i = 0; i < memory.there.size(); ++i)
       if (memory.bytes[i] == 0)
-        throw Error(who + "process " + std::to_string(i) + " has no memory in the window that this GPU reaches");
+        throw Error(who + "process " + std::to_string(i) +
+                    " has no memory in the window that this GPU reaches: " + reach_remedy());
     window = state_->add("World::attach", memory, false);
   });
   return window;

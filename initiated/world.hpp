@@ -101,9 +101,14 @@ class World {
   /// Collective: a window of `bytes` (the same everywhere), zeroed, aligned to 256 bytes. At most 2046 windows in a
   /// World's life.
   Window allocate(std::int64_t bytes);
-  /// Collective: the device memory of an MPI window (MPI_Win_create) over the World's processes in the same order, for
-  /// kernels. Offsets are bytes, whatever the displacement unit is. Each process may have as much as it likes, but not
-  /// nothing. The MPI window is freed behind the Window.
+  /// Collective: the device memory of an MPI window over the World's processes in the same order, for kernels. Offsets
+  /// are bytes, whatever the displacement unit is. The MPI window is freed behind the Window.
+  /// - Of MPI_Win_create: each process may have as much as it likes, but not nothing.
+  /// - Of MPI_Win_create_dynamic: what is attached when this is called (MPI_Win_attach) of memory of GPUs; perhaps
+  ///   nothing. Offsets are addresses of the target's process. What is attached later is for a later Window; what is
+  ///   detached may not be used by kernels any more. One access lies in one region, or in regions side by side in one
+  ///   allocation.
+  /// Throws Error, in all processes, if a GPU does not reach such memory, and for windows of MPI_Win_allocate.
   Window attach(MPI_Win win);
   /// Collective. The memory may not be in use.
   void free(Window& window);

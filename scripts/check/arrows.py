@@ -53,7 +53,7 @@ ALLOWED = {
                           "interpose/support", "device", "base"],
     # gpudt-tune has an engine for each way to move data, and so a runtime for each.
     "pingpong": ["include", "device/transfer", "device/choice", "device/cuda", "device/sim", "device", "datatype"],
-    "initiated": ["device/cuda", "device/kernels", "datatype"],
+    "initiated": ["device/cuda", "device/kernels", "datatype", "include"],
     "initiated/programs": ["initiated", "pingpong"],
 }
 
