@@ -3,7 +3,7 @@
 #include <mpi.h>
 #include <cstdio>
 
-#include "initiated/device.cuh"
+#include "initiated/mpi_calls.cuh"
 #include "initiated/world.hpp"
 
 using namespace gpudt::initiated;
@@ -13,7 +13,7 @@ constexpr int n = 64, width = n + 2, steps = 100;  // inner cells in each direct
 struct Arguments {
   KernelWorld world;
   Window window;  // two grids, for even and odd steps, so that no one overwrites what a neighbour still reads
-  KernelLayout row, column;
+  KernelType row, column;
   Window wrong;  // an int: how many cells are
   int up, down, left, right;
 };
@@ -25,12 +25,13 @@ __device__ double value(int rank, int step, int row, int column) {
 __global__ void __launch_bounds__(256) exchange(const __grid_constant__ Arguments a) {
   __shared__ RankState state;
   Rank rank(a.world, state);
+  const mpi::Win win(rank, a.window);
+  double* const grids = reinterpret_cast<double*>(a.window.base);
   for (int step = 0; step < steps; ++step) {
-    double* const grid = reinterpret_cast<double*>(a.window.base) + step % 2 * width * width;
+    double* const grid = grids + step % 2 * width * width;
     const auto cell = [&](int row, int column) -> double& { return grid[row * width + column]; };
-    const auto send = [&](const KernelLayout& layout, int to, double& from, double& target) {
-      const std::int64_t offset = reinterpret_cast<char*>(&target) - a.window.base;  // the same in everyone's window
-      rank.put_notify(at(a.window, to, offset, &layout), here(&from, &layout), layout.total, step);
+    const auto send = [&](const KernelType& type, int to, double& from, double& target) {
+      put_notify(&from, 1, type, to, &target - grids, 1, type, win, step);  // it lies there in everyone's window
     };
     for (int i = threadIdx.x; i < n * n; i += blockDim.x)
       cell(1 + i / n, 1 + i % n) = value(rank.rank(), step, 1 + i / n, 1 + i % n);
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(256) exchange(const __grid_constant__ Argument
     send(a.row, a.down, cell(n, 1), cell(0, 1));
     send(a.column, a.left, cell(1, 1), cell(1, n + 1));
     send(a.column, a.right, cell(1, n), cell(1, 0));
-    rank.wait_notifications({a.window.id, any_value, step}, 4);
+    wait(any_value, win, step, 4);
     for (int i = 1 + threadIdx.x; i <= n; i += blockDim.x)
       if (cell(0, i) != value(a.up, step, n, i) || cell(n + 1, i) != value(a.down, step, 1, i) ||
           cell(i, 0) != value(a.left, step, i, n) || cell(i, n + 1) != value(a.right, step, i, 1))
@@ -63,10 +64,10 @@ int main(int argc, char** argv) {
   MPI_Type_contiguous(n, MPI_DOUBLE, &row);
   MPI_Type_vector(n, 1, width, MPI_DOUBLE, &column);
   cudaMalloc(&grids, bytes);
-  MPI_Win_create(grids, bytes, 1, MPI_INFO_NULL, comm, &win);
+  MPI_Win_create(grids, bytes, sizeof(double), MPI_INFO_NULL, comm, &win);
   try {
     World world(comm);
-    const Layout rows(row, 1), columns(column, 1);
+    const Datatype rows(row), columns(column);
     Arguments a = {world.view(1), world.attach(win), rows.kernel(), columns.kernel(), world.allocate(sizeof(int))};
     MPI_Cart_shift(comm, 0, 1, &a.up, &a.down);
     MPI_Cart_shift(comm, 1, 1, &a.left, &a.right);

@@ -103,16 +103,26 @@ class Rank : public detail::RankCollectives {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "elements of 4 or 8 bytes");
     using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
     Scope::sync();
-    char* place = nullptr;
-    Status status = check(to, from.layout, begin, bytes, known_moves, true, place);
-    if (status == Status::ok && place == detail::nowhere()) status = Status::unreachable;
-    const Sides sides = sides_of(from.address, from.layout, place, to.layout, begin + bytes);
-    constexpr auto width = static_cast<std::int64_t>(sizeof(T));
-    if (status == Status::ok && (word_of(sides) % width != 0 || begin % width != 0 || bytes % width != 0))
-      status = Status::bad_layout;
+    Sides sides;
+    const Status status = check_elements(to, from, begin, bytes, static_cast<int>(sizeof(T)), sides);
     if (status != Status::ok) return failed(status, data_call("accumulate", to, bytes));
     move_range<Word>(sides, detail::AccumulatingMemory<T, Operator>{with}, begin, begin + bytes, Scope::index(),
                      Scope::count());
+    Scope::sync();
+    return Status::ok;
+  }
+
+  /// The same with elements and an operator that are values. Errors: also bad_type, bad_op.
+  template <class Scope = Block>
+  __device__ Status accumulate(Element element, Op op, const Remote& to, const Local& from, std::int64_t bytes,
+                               std::int64_t begin = 0) {
+    Scope::sync();
+    Sides sides;
+    const int width = width_of(element);
+    Status status = width == 0 ? Status::bad_type : !detail::has_op(element, op) ? Status::bad_op : Status::ok;
+    if (status == Status::ok) status = check_elements(to, from, begin, bytes, width, sides);
+    if (status != Status::ok) return failed(status, data_call("accumulate", to, bytes));
+    detail::combine_directly(sides, element, op, begin, begin + bytes, Scope::index(), Scope::count());
     Scope::sync();
     return Status::ok;
   }
@@ -241,6 +251,16 @@ class Rank : public detail::RankCollectives {
       notify_alone<Scope>(target, window, tag);
     }
     return Status::ok;
+  }
+  /// Of accumulate(): elements of `width` bytes, all of which lie so in both layouts that they are words.
+  __device__ __forceinline__ Status check_elements(const Remote& to, const Local& from, std::int64_t begin,
+                                                   std::int64_t bytes, int width, Sides& sides) const {
+    char* place = nullptr;
+    const Status status = check(to, from.layout, begin, bytes, known_moves, true, place);
+    if (status != Status::ok) return status;
+    if (place == detail::nowhere()) return Status::unreachable;
+    sides = sides_of(from.address, from.layout, place, to.layout, begin + bytes);
+    return word_of(sides) % width != 0 || begin % width != 0 || bytes % width != 0 ? Status::bad_layout : Status::ok;
   }
   static __device__ __forceinline__ detail::Call data_call(const char* name, const Remote& remote, std::int64_t bytes) {
     return {name, {"rank", "offset", "bytes"}, {remote.rank, remote.offset, bytes}};

@@ -120,6 +120,10 @@ __device__ __forceinline__ Part part_of(const KernelWorld& world, const Window& 
   const longlong2 part = __ldg(reinterpret_cast<const longlong2*>(window.parts + gpu));
   return {window.base + part.x, part.y};
 }
+/// Bytes of a displacement in MPI's calls.
+__device__ __forceinline__ std::int64_t unit_of(const Window& window, int gpu) {
+  return window.parts == nullptr ? 1 : __ldg(&window.parts[gpu].unit);
+}
 
 }  // namespace detail
 
@@ -299,6 +303,12 @@ struct AccumulatingMemory {
   }
 };
 
+/// Whether elements have an operator.
+__device__ __forceinline__ bool has_op(Element element, Op op) {
+  const bool real = element == Element::float32 || element == Element::float64;
+  return op >= Op::sum && op <= Op::replace && !(real && op >= Op::bit_and && op <= Op::bit_xor);
+}
+
 // --- moving ---------------------------------------------------------------------------------------------------------
 
 // In the library (moves.cu): compiled once, for blocks of up to 1024 threads.
@@ -306,6 +316,10 @@ struct AccumulatingMemory {
 /// Packed bytes [begin, end), by loads and stores: the part of thread `index` of `count`.
 __device__ void move_directly(const Sides& sides, std::int64_t begin, std::int64_t end, std::int64_t index,
                               std::int64_t count);
+/// The same, each element combined with what is there, at once among all kernels of the World. Whole elements, on
+/// both sides, and only operators that they have.
+__device__ void combine_directly(const Sides& sides, Element element, Op op, std::int64_t begin, std::int64_t end,
+                                 std::int64_t index, std::int64_t count);
 /// A move by all threads of a block, whose places are kept from now on: its number among the state's moves, or
 /// known_moves if it is none that can be kept. `instead`: the number of one that was for other words, or known_moves.
 __device__ int learn_move(const KernelWorld& world, RankState& state, const Sides& sides, std::int64_t begin,

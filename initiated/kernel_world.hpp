@@ -105,6 +105,9 @@ struct KernelWorld {
   }
 };
 
+/// Operators of accumulate() that are values: MPI_SUM and its like. Bits: of integers alone.
+enum class Op : std::int32_t { sum, product, minimum, maximum, bit_and, bit_or, bit_xor, replace };
+
 /// What device functions answer. In a build with GPUDT_INITIATED_CHECK anything but ok (and, from a test for
 /// notifications, not_yet) is printed with the call and the rank, and ends the kernel.
 enum class Status : std::int32_t {
@@ -115,6 +118,9 @@ enum class Status : std::int32_t {
   bad_layout,   ///< a KernelLayout that no Layout has made, or shorter than what is to be moved
   bad_tag,      ///< negative, or a count of less than 1
   bad_window,   ///< none that World has made
+  bad_count,    ///< negative or too many, or more bytes on one side than on the other
+  bad_type,     ///< a KernelType that no Datatype has made; accumulate: not of one predefined datatype that it takes
+  bad_op,       ///< an operator that the elements do not have
   queue_full,   ///< what is waited for cannot come: the queues hold nothing but other notifications
   unreachable,  ///< accumulate: a GPU that is not reached by loads and stores
   timed_out,    ///< see Options::timeout_seconds
@@ -136,6 +142,12 @@ GPUDT_HD const char* status_text(Status status) {
       return "a negative tag, or a count of less than 1";
     case Status::bad_window:
       return "no window that World has made";
+    case Status::bad_count:
+      return "a negative count or one that is too large, or sides of different length";
+    case Status::bad_type:
+      return "a type that was not made by Datatype; of accumulate, one that is not of elements of 4 or 8 bytes, alike";
+    case Status::bad_op:
+      return "an operator that these elements do not have";
     case Status::queue_full:
       return "the queues are full of notifications that do not match: wait for those, or raise Options::notifications";
     case Status::unreachable:

@@ -75,6 +75,73 @@ __device__ void move_directly(const Sides& sides, std::int64_t begin, std::int64
   move(mine, UsualMemory(), begin, end, index, count);
 }
 
+namespace {
+
+template <class T>
+__device__ T combined(Op op, T there, T given) {
+  if (op == Op::product) return there * given;
+  if (op == Op::minimum) return Min()(there, given);
+  if (op == Op::maximum) return Max()(there, given);
+  if constexpr (std::is_integral_v<T>) {
+    if (op == Op::bit_and) return there & given;
+    if (op == Op::bit_or) return there | given;
+    if (op == Op::bit_xor) return there ^ given;
+  }
+  return given;
+}
+
+template <class T, class Word>
+__device__ void combine(Address to, const Word& word, Op op) {
+  T given;
+  memcpy(&given, &word, sizeof given);
+  const ::cuda::atomic_ref<T, ::cuda::thread_scope_system> there(*reinterpret_cast<T*>(to));
+  if (op == Op::sum) {
+    there.fetch_add(given, ::cuda::memory_order_relaxed);
+  } else if (op == Op::replace) {
+    there.store(given, ::cuda::memory_order_relaxed);
+  } else {
+    T old = there.load(::cuda::memory_order_relaxed);
+    while (!there.compare_exchange_weak(old, combined(op, old, given), ::cuda::memory_order_relaxed)) {
+    }
+  }
+}
+
+/// Like AccumulatingMemory, with what is known when the kernel runs: a message has one branch for all its elements,
+/// which costs nothing beside the atomic operations.
+struct CombiningMemory {
+  Element element;
+  Op op;
+
+  template <class Word>
+  __device__ __forceinline__ Word load(Address from) const {
+    return UsualMemory().load<Word>(from);
+  }
+  template <class Word>
+  __device__ __forceinline__ void store(Address to, const Word& word) const {
+    if constexpr (sizeof(Word) == 4) {
+      if (element == Element::int32) combine<std::int32_t>(to, word, op);
+      if (element == Element::uint32) combine<std::uint32_t>(to, word, op);
+      if (element == Element::float32) combine<float>(to, word, op);
+    } else if constexpr (sizeof(Word) == 8) {
+      if (element == Element::int64) combine<std::int64_t>(to, word, op);
+      if (element == Element::uint64) combine<std::uint64_t>(to, word, op);
+      if (element == Element::float64) combine<double>(to, word, op);
+    }
+  }
+};
+
+}  // namespace
+
+__device__ void combine_directly(const Sides& sides, Element element, Op op, std::int64_t begin, std::int64_t end,
+                                 std::int64_t index, std::int64_t count) {
+  const Sides mine = sides;
+  const CombiningMemory memory = {element, op};
+  if (width_of(element) == 4)
+    move_range<std::uint32_t>(mine, memory, begin, end, index, count);
+  else
+    move_range<std::uint64_t>(mine, memory, begin, end, index, count);
+}
+
 __device__ char* place_in(const WindowRegions& regions, std::int64_t address, std::int64_t low, std::int64_t high) {
   std::int64_t begin = 0, end = regions.count;
   while (begin < end) {  // the first region that begins behind `low`

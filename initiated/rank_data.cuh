@@ -16,6 +16,14 @@ class RankCore {
   __device__ __forceinline__ int local_size() const { return world_.ranks.per_gpu; }
   __device__ __forceinline__ int gpu_of(int rank) const { return world_.ranks.gpu_of(rank); }
 
+  /// What a call answers that is refused; ends the kernel of a checked build. For what is made of a Rank.
+  __device__ __forceinline__ Status failed(Status status, [[maybe_unused]] const Call& call) const {
+#if defined(GPUDT_INITIATED_CHECK)
+    fail(world_, rank(), call, status);
+#endif
+    return status;
+  }
+
  protected:
   __device__ __forceinline__ RankCore(const KernelWorld& world, RankState& state)
       : world_(world), state_(state), local_(world.ranks.per_gpu == 1 ? 0 : static_cast<int>(blockIdx.x)) {}
@@ -23,13 +31,6 @@ class RankCore {
   /// Inbox::heads and ::returned, from launch to launch.
   __device__ __forceinline__ Ticket* saved_heads() const {
     return world_.heads + static_cast<std::int64_t>(2 * local_) * world_.gpus;
-  }
-
-  __device__ __forceinline__ Status failed(Status status, [[maybe_unused]] const Call& call) const {
-#if defined(GPUDT_INITIATED_CHECK)
-    fail(world_, rank(), call, status);
-#endif
-    return status;
   }
 
   /// Of a move by all threads of a block its number in the state, if it was made before, and the place of the thread's

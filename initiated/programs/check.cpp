@@ -1,15 +1,15 @@
 // gpudt-initiated-check: communication that kernels start, tested on two GPUs: puts and gets of random layouts on both
 // sides against MPI_Pack and MPI_Unpack, by each scope, by loads and stores and without; a million notifications;
-// barriers and reductions; wrong calls; and windows as buffers of MPI.
+// barriers and reductions; wrong calls; windows as buffers of MPI; and MPI's calls (check_calls.cpp).
 #include <fmt/format.h>
 #include <mpi.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
-#include <random>
 
 #include "initiated/programs/check_kernels.hpp"
+#include "initiated/programs/check_parts.hpp"
 #include "initiated/programs/session.hpp"
 #include "pingpong/common/pattern.hpp"
 #include "pingpong/common/program.hpp"
@@ -19,23 +19,6 @@ namespace gpudt::initiated::programs {
 namespace {
 
 using test::RandomType;
-using Bytes = std::vector<std::byte>;
-
-constexpr std::int64_t guard = 64, most_bytes = 1 << 17, window_bytes = 1 << 21;
-
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : engine(seed) {}
-  std::int64_t operator()(std::int64_t low, std::int64_t high) {
-    return std::uniform_int_distribution<std::int64_t>(low, high)(engine);
-  }
-  Bytes bytes(std::int64_t size) {
-    Bytes made(static_cast<std::size_t>(size));
-    for (std::byte& byte : made) byte = static_cast<std::byte>(engine());
-    return made;
-  }
-  std::mt19937_64 engine;
-};
 
 /// One side: a datatype and how many elements, and its image with guards on all processes.
 struct Side {
@@ -63,11 +46,6 @@ Bytes packed(const Bytes& image, const Side& side) {
   PMPI_Pack(image.data() + side.lead, side.count, side.type.handle(), stream.data(), static_cast<int>(side.size()),
             &position, MPI_COMM_SELF);
   return stream;
-}
-
-const char* name_of(By by) {
-  constexpr const char* names[] = {"thread", "warp", "block", "grid"};
-  return names[static_cast<int>(by)];
 }
 
 /// All processes make the same random numbers. GPU 0's memory is `here`; GPU 1's window `there`. Both twice.
@@ -410,6 +388,7 @@ int main(int argc, char** argv) {
                check_accumulations(session);
                if (session.processes() > 1) check_gaspi(session);
                check_wrong_calls(session);
+               check_mpi_calls(session, static_cast<std::uint64_t>(seed) + 200);
                check_mpi(session);
              });
 }

@@ -33,6 +33,9 @@ constexpr std::array cases = {
     Case{"layout", Mistake::layout, "get(rank 0, offset 0, bytes 8): a layout that was not made by Layout"},
     Case{"tag", Mistake::tag, "notify(rank 0, window 2046, tag -5): a negative tag"},
     Case{"source", Mistake::source, "test_notifications(source 9, tag -1, count 1): there is no such rank"},
+    Case{"count", Mistake::count, "put(origin_count 3, target_rank 0, target_count 2): a negative count or"},
+    Case{"address", Mistake::address,
+         "put(rank 0, offset 4096, bytes 4): the data reach beyond the window, or the region that is attached"},
     Case{"queue", Mistake::queue, "wait_notifications(window -1, source -1, tag 2): the queues are full"},
     Case{"timeout", Mistake::timeout, "wait_notifications(window -1, source -1, tag 3): timed out"},
 };
@@ -45,6 +48,9 @@ int make_mistake(const Case& chosen) {
   OneMistake p = {};
   p.world = world.view(1);
   p.window = world.allocate(1000);
+  MPI_Win win = MPI_WIN_NULL;
+  MPI_Win_create_dynamic(MPI_INFO_NULL, MPI_COMM_WORLD, &win);
+  p.dynamic = world.attach(win);
   p.mistake = chosen.mistake;
   fmt::print("expected: {}\n", chosen.expected);
   std::fflush(stdout);
@@ -143,9 +149,10 @@ int run(int argc, char** argv, std::string_view name) {
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    fmt::print(stderr,
-               "usage: mpirun -np 1 gpudt-initiated-ends rank|range|layout|tag|source|queue|timeout|blocks\n"
-               "       mpirun -np 2 gpudt-initiated-ends mpi-first|world-first\n");
+    fmt::print(
+        stderr,
+        "usage: mpirun -np 1 gpudt-initiated-ends rank|range|layout|tag|source|count|address|queue|timeout|blocks\n"
+        "       mpirun -np 2 gpudt-initiated-ends mpi-first|world-first\n");
     return 2;
   }
   alarm(40);

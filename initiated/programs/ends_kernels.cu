@@ -1,7 +1,7 @@
 #define GPUDT_INITIATED_CHECK 1  // a checked build: before the header
 #include "initiated/programs/ends_kernels.hpp"
 
-#include "initiated/device.cuh"
+#include "initiated/mpi_calls.cuh"
 
 namespace gpudt::initiated::programs {
 namespace {
@@ -25,6 +25,12 @@ __global__ void one_mistake(const __grid_constant__ OneMistake p) {
       break;
     case Mistake::source:
       rank.test_notifications({any_value, 9, any_value});
+      break;
+    case Mistake::count:
+      put(p.window.base, 3, mpi::basic<float>(), 0, 0, 2, mpi::basic<double>(), mpi::Win(rank, p.window));
+      break;
+    case Mistake::address:
+      put(p.window.base, 1, mpi::basic<float>(), 0, 4096, 1, mpi::basic<float>(), mpi::Win(rank, p.dynamic));
       break;
     case Mistake::queue:  // full of what is not waited for
       for (std::uint64_t i = 0; i < std::uint64_t{1} << p.world.capacity_log; ++i) rank.notify(0, 1);

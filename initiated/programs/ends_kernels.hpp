@@ -7,10 +7,11 @@
 namespace gpudt::initiated::programs {
 
 /// Calls that a checked build ends with a message, and waits that end the program in any build.
-enum class Mistake : std::int32_t { rank, range, layout, tag, source, queue, timeout };
+enum class Mistake : std::int32_t { rank, range, layout, tag, source, count, address, queue, timeout };
 struct OneMistake {
   KernelWorld world;
   Window window;
+  Window dynamic;  ///< with nothing attached
   KernelLayout not_made;
   Mistake mistake;
 };

@@ -78,7 +78,7 @@ program() {
 
 # Mistakes end a program of a checked build with the message that it names; side by side, on one GPU.
 mistakes() {
-  local seconds=$1 name names='rank range layout tag source queue timeout blocks' folder code=0
+  local seconds=$1 name names='rank range layout tag source count address queue timeout blocks' folder code=0
   folder=$(mktemp -d)
   for name in $names; do
     run_mpi 1 "$seconds" "${with[@]}" -- "$bin-ends" "$name" >"$folder/$name" 2>&1 </dev/null &
