@@ -53,14 +53,14 @@ int ranks_of_each(const World& world, dcuda_kernel_t kernel, int threads) {
 }  // namespace
 
 void dcuda_host_init(int argc, char* argv[], dcuda_host_context_handle* handle, dcuda_kernel_t kernel,
-                     int threads_per_rank, std::size_t heap_bytes) {
+                     int threads_per_rank, std::size_t heap_bytes, const Options* options) {
   auto context = std::make_unique<dcuda_host_context>();
-  int started = 0;
+  int started = 0, level = MPI_THREAD_SINGLE;
   PMPI_Initialized(&started);
-  if (started == 0) MPI_Init(&argc, &argv);
+  if (started == 0) MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);  // between nodes proxies need it
   context->started_mpi = started == 0;
   find_nodes(context->info);
-  context->world = std::make_unique<World>(MPI_COMM_WORLD, Options{});
+  context->world = std::make_unique<World>(MPI_COMM_WORLD, options != nullptr ? *options : Options{});
   World& world = *context->world;
   context->kernel = kernel;
   context->threads = threads_per_rank;

@@ -13,6 +13,10 @@
 constexpr int dcuda_most_windows = 16;  ///< at a time, of each communicator
 constexpr int dcuda_most_timings = 256;
 
+namespace gpudt::initiated {
+struct Options;  // world.hpp
+}
+
 /// What a kernel gets: in device memory.
 struct dcuda_context {
   gpudt::initiated::KernelWorld world;
@@ -44,10 +48,11 @@ struct dcuda_rank_info {
   int process_index;
 };
 
-/// Starts MPI unless that has been done, and a World. There are as many ranks as blocks of `threads_per_rank` threads
-/// can run at the same time, at most 264 for each device (dCUDA: 208).
+/// Starts MPI (with MPI_THREAD_MULTIPLE) unless that has been done, and a World. There are as many ranks as blocks of
+/// `threads_per_rank` threads can run at the same time, at most 264 for each device (dCUDA: 208).
 void dcuda_host_init(int argc, char* argv[], dcuda_host_context_handle* context, dcuda_kernel_t kernel,
-                     int threads_per_rank, std::size_t heap_bytes = std::size_t{256} << 20);
+                     int threads_per_rank, std::size_t heap_bytes = std::size_t{256} << 20,
+                     const gpudt::initiated::Options* options = nullptr);
 void dcuda_host_get_rank_info(dcuda_host_context_handle context, dcuda_rank_info* info);
 /// Symmetric memory, aligned to 256 bytes; it stays until dcuda_host_finish.
 void* dcuda_host_malloc(dcuda_host_context_handle context, std::size_t bytes);

@@ -198,7 +198,7 @@ class Rank : public detail::RankCollectives {
   template <class Scope = Block>
   __device__ void flush() {
     Scope::sync();
-    if (leads<Scope>()) world_.reaches_all != 0 ? detail::fence_all() : detail::complete_puts();
+    if (leads<Scope>()) world_.reaches_all != 0 ? detail::fence_all() : detail::complete_puts(world_);
     Scope::sync();
   }
 
@@ -215,8 +215,8 @@ class Rank : public detail::RankCollectives {
         detail::fence_all();
         detail::store_relaxed(reinterpret_cast<std::uint64_t*>(place), value);
       } else {
-        detail::order_puts();
-        detail::put_word(reinterpret_cast<std::uint64_t*>(to.window.base + to.offset), value, gpu_of(to.rank));
+        detail::order_puts(world_);
+        detail::put_word(world_, to, value, gpu_of(to.rank));
       }
     }
     Scope::sync();

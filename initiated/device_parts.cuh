@@ -118,7 +118,9 @@ struct Part {
 __device__ __forceinline__ Part part_of(const KernelWorld& world, const Window& window, int gpu) {
   if (window.parts == nullptr) return {world.reach(window.base, gpu), window.bytes};
   const longlong2 part = __ldg(reinterpret_cast<const longlong2*>(window.parts + gpu));
-  return {window.base + part.x, part.y};
+  const bool far =
+      world.proxy.slots != nullptr && gpu != world.gpu && (world.direct == 0 || part.x == KernelWorld::unreachable);
+  return {far ? nullptr : window.base + part.x, part.y};
 }
 /// Bytes of a displacement in MPI's calls.
 __device__ __forceinline__ std::int64_t unit_of(const Window& window, int gpu) {
@@ -340,33 +342,38 @@ __device__ __forceinline__ WordPlace first_place(const WordPlace* places) {
 __device__ __forceinline__ Movers movers_of(std::int64_t index, std::int64_t count) {
   return {index, count, static_cast<std::int32_t>(threadIdx.x), static_cast<std::int32_t>(blockDim.x)};
 }
-/// Packed bytes to the memory of a GPU that is not reached by loads and stores, word by word.
-__device__ void put_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
-                             std::int64_t count);
-/// And from there.
-__device__ void get_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
-                             std::int64_t count);
-/// A put to a GPU that is not reached by loads and stores, by a block, or by each block of a grid its part.
-struct PackedPut {
-  Remote to;
-  Local from;
+
+// Of wire_nvshmem.cu or wire_node.cu: for GPUs that loads and stores do not reach.
+
+enum class FarScope : std::int32_t { thread, warp, block, grid };
+template <class Scope>
+constexpr FarScope far_scope = is_grid<Scope>                 ? FarScope::grid
+                               : std::is_same_v<Scope, Block> ? FarScope::block
+                               : std::is_same_v<Scope, Warp>  ? FarScope::warp
+                                                              : FarScope::thread;
+/// Packed bytes [begin, end) of `here` to `there`, or from there, by all threads of a scope, or by each block of a grid
+/// its part.
+struct FarMove {
+  Remote there;
+  Local here;
   std::int64_t begin, end;
   int gpu;
-  bool grid;
-  bool with_signal;  ///< `posting` goes behind the data; only if the target is contiguous, and not of a grid
+  FarScope scope;
+  bool with_signal;  ///< put: `posting` goes behind the data; only of a block, to a contiguous target
   Posting posting;
 };
-/// Packed into the block's staging memory part by part, and put from there. By all threads of the block.
-__device__ void put_packed(const PackedPut& put, const KernelWorld& world);
-
-// Of wire_nvshmem.cu or wire_node.cu, as is all with `gpu` above: for GPUs that loads and stores do not reach.
+__device__ void put_far(const FarMove& put, const KernelWorld& world);
+__device__ void get_far(const FarMove& get, const KernelWorld& world);
 
 /// The calling thread's puts are at their targets; its later ones come behind them; a word behind none.
-__device__ void complete_puts();
-__device__ void order_puts();
-__device__ void put_word(std::uint64_t* symmetric, std::uint64_t word, int gpu);
+__device__ void complete_puts(const KernelWorld& world);
+__device__ void order_puts(const KernelWorld& world);
+/// To the symmetric memory that World has.
+__device__ void put_word(const KernelWorld& world, std::uint64_t* symmetric, std::uint64_t word, int gpu);
+/// To a window.
+__device__ void put_word(const KernelWorld& world, const Remote& to, std::uint64_t word, int gpu);
 /// What a network adapter has written before a word that the thread has seen is there for its loads.
-__device__ void see_puts(std::uint64_t* symmetric);
+__device__ void see_puts(const KernelWorld& world, std::uint64_t* symmetric);
 
 /// Where memory of another GPU is for loads and stores; null if it is not reached so.
 __device__ __forceinline__ std::uint64_t* reach(const KernelWorld& world, std::uint64_t* symmetric, int gpu) {
@@ -378,7 +385,7 @@ __device__ __forceinline__ void send_word(const KernelWorld& world, std::uint64_
   if (there != nullptr)
     store_relaxed(there, word);
   else
-    put_word(symmetric, word, gpu);
+    put_word(world, symmetric, word, gpu);
 }
 
 // --- notifications --------------------------------------------------------------------------------------------------

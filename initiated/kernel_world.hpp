@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "initiated/notifications.hpp"
+#include "initiated/proxy_ring.hpp"
 
 namespace gpudt::initiated {
 
@@ -74,7 +75,7 @@ struct KernelWorld {
   std::int64_t distance[most_gpus] = {};
   std::uint64_t timeout_ns = 0;  ///< after which a wait ends the program; 0: never
   // Notifications (notifications.hpp): [most_ranks][gpus]... of this GPU's ranks, [gpus][most_ranks] of their targets.
-  // Symmetric: at `distance` on another GPU.
+  // Symmetric: at `distance` on another GPU. The rings come first of all symmetric memory that World has.
   std::uint64_t* rings = nullptr;   ///< symmetric
   std::uint64_t* credit = nullptr;  ///< symmetric, [target GPU][target]: by the target
   Ticket* sent = nullptr;           ///< [target GPU][target]: tickets that have been taken
@@ -85,6 +86,7 @@ struct KernelWorld {
   WordPlace* places = nullptr;     ///< [block][known_moves][known_words]: see layout.hpp
   char* staging = nullptr;         ///< symmetric, [most_ranks][staging_bytes]
   std::int64_t staging_bytes = 0;  ///< a multiple of 16
+  ProxyPort proxy;                 ///< by which other GPUs are reached than by loads and stores, if there is one
 
   static constexpr std::int64_t unreachable = 1;
 

@@ -26,7 +26,7 @@ class RankCollectives : public RankQueues {
                        {static_cast<long long>(number), count, world_.gpu}});
       bool last = false;
       if (i == 0) {
-        if (across && world_.reaches_all == 0) complete_puts();
+        if (across && world_.reaches_all == 0) complete_puts(world_);
         fence_all();
         const auto ranks = static_cast<unsigned>(world_.ranks.per_gpu);
         last = atomicInc(reinterpret_cast<unsigned*>(place.arrived), ranks - 1) == ranks - 1;
@@ -88,7 +88,7 @@ class RankCollectives : public RankQueues {
     if (i < count)
       for (int gpu = 0; gpu < world_.gpus; ++gpu)
         send_word(world_, values + world_.gpu * most_values + i, bits_of(value), gpu);
-    if (world_.reaches_all == 0) complete_puts();
+    if (world_.reaches_all == 0 && world_.proxy.slots == nullptr) complete_puts(world_);  // a proxy keeps the order
     __syncwarp();
     fence_all();
     for (int gpu = i; gpu < world_.gpus; gpu += 32) send_word(world_, place.flags + world_.gpu, number, gpu);

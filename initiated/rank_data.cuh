@@ -138,8 +138,7 @@ class RankData : public RankCore {
     if (leads<Scope>()) acquire_fence();
     Scope::sync();
     if (there == nowhere())
-      get_by_words(sides_of(from.window.base + from.offset, from.layout, to.address, to.layout, end), gpu_of(from.rank),
-                   begin, end, Scope::index(), Scope::count());
+      get_far({from, to, begin, end, gpu_of(from.rank), far_scope<Scope>, false, {}}, world_);
     else if (!move_if_short<Scope>(there, from.layout, to.address, to.layout, begin, end, kept))
       move_directly(sides_of(there, from.layout, to.address, to.layout, end), begin, end, Scope::index(),
                     Scope::count());
@@ -179,11 +178,8 @@ class RankData : public RankCore {
   template <class Scope>
   __device__ __forceinline__ void put_packed_to(const Remote& to, const Local& from, std::int64_t begin,
                                                 std::int64_t end, int gpu, bool with_signal) {
-    if constexpr (is_block_wide<Scope>)
-      put_packed({to, from, begin, end, gpu, is_grid<Scope>, with_signal, state_.posting}, world_);
-    else
-      put_by_words(sides_of(from.address, from.layout, to.window.base + to.offset, to.layout, end), gpu, begin, end,
-                   Scope::index(), Scope::count());
+    const Posting posting = with_signal ? state_.posting : Posting{};
+    put_far({to, from, begin, end, gpu, far_scope<Scope>, with_signal, posting}, world_);
   }
 };
 

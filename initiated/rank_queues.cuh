@@ -181,8 +181,8 @@ class RankQueues : public RankData {
     if (pending.there != nullptr) {
       store_release(pending.there, pending.posting.word, pending.here);
     } else {
-      order_puts();
-      put_word(pending.posting.slot, pending.posting.word, gpu_of(target));
+      order_puts(world_);
+      put_word(world_, pending.posting.slot, pending.posting.word, gpu_of(target));
     }
   }
 
@@ -257,7 +257,7 @@ class RankQueues : public RankData {
   }
   __device__ __forceinline__ void taken_by(const Pattern& pattern, bool waits, Taken taken, bool leads) {
     if (taken == Taken::stuck && waits) fail(world_, rank(), wait_call(pattern), Status::queue_full);
-    if (taken == Taken::all && world_.reaches_all == 0 && leads) see_puts(world_.credit);
+    if (taken == Taken::all && world_.reaches_all == 0 && leads) see_puts(world_, world_.credit);
   }
 
   /// By the first warp of each block: block 0 tells that it has what was waited for; the others wait for that.

@@ -1,11 +1,12 @@
 // What connects the GPUs of a World: memory that kernels of all of them reach, and the start of kernels that run at the
-// same time. MPI's windows (mpi_wire, on one node) or NVSHMEM (nvshmem.hpp).
+// same time. MPI's windows (mpi_wire, on one node), these and a proxy (proxy_wire), or NVSHMEM (nvshmem.hpp).
 #pragma once
 
 #include <mpi.h>
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -17,6 +18,8 @@ class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+struct KernelWorld;
 
 /// Throws Error("<what>: <CUDA's message>") unless `status` is cudaSuccess.
 void check(cudaError_t status, const std::string& what);
@@ -42,6 +45,8 @@ class Wire {
   virtual const char* name() const = 0;
   /// Whether all memory of a GPU is at one distance from that of another, for all allocations.
   virtual bool symmetric() const = 0;
+  /// Whether GPUs are reached that loads and stores do not reach.
+  virtual bool goes_far() const { return symmetric(); }
   /// `bytes`, the same everywhere and more than 0, aligned to 256; zeros.
   virtual WiredMemory allocate(std::size_t bytes) = 0;
   /// No GPU may use it any more.
@@ -53,6 +58,20 @@ class Wire {
   virtual void launch(const void* kernel, int blocks, int threads, void** arguments, std::size_t shared_bytes,
                       cudaStream_t stream) = 0;
 
+  // For those that need it:
+
+  /// Once, not collective, when the World's own memory, of `bytes`, is laid out (KernelWorld::rings is its begin): says
+  /// what kernels are to know.
+  virtual void join(KernelWorld& /*kernel*/, std::int64_t /*bytes*/) {}
+  /// This process's part of window `id`, as long as it is not hidden. Not collective; hide() is.
+  virtual void expose(std::int32_t /*id*/, char* /*base*/, std::int64_t /*bytes*/) {}
+  virtual void hide(std::int32_t /*id*/) {}
+  /// A kernel has ended: waits until what it has put is at its targets. Not collective.
+  virtual void settle() {}
+  /// Before memory is freed at the end, when kernels have ended. `all`: by all processes, else by this one alone, and
+  /// the Wire will not be destroyed.
+  virtual void end(bool /*all*/) {}
+
  protected:
   Wire() = default;
 };
@@ -63,5 +82,13 @@ using WireMaker = std::unique_ptr<Wire> (*)(MPI_Comm comm, int process, int proc
 /// Device memory in MPI windows, which libgpudt-pmpi maps: all GPUs must be of one node and reach each other. The
 /// program must be linked with libgpudt-pmpi or run with it preloaded, and end the World before MPI.
 std::unique_ptr<Wire> mpi_wire(MPI_Comm comm, int process, int processes);
+
+/// The same for GPUs of several nodes: those that do not reach each other, or none if Options::direct is false, are
+/// reached through a thread of each process, which sends by MPI what kernels put into pinned host memory (proxy.hpp).
+/// Needs MPI_THREAD_MULTIPLE. Over MPI, kernels, copies and waits of the host are as with mpi_wire.
+std::unique_ptr<Wire> proxy_wire(MPI_Comm comm, int process, int processes);
+
+/// mpi_wire where all processes share memory, else proxy_wire.
+std::unique_ptr<Wire> usual_wire(MPI_Comm comm, int process, int processes);
 
 }  // namespace gpudt::initiated

@@ -1,9 +1,9 @@
-// What reaches GPUs that loads and stores do not reach: NVSHMEM's puts and gets. Programs whose World is made with
-// nvshmem_wire (nvshmem.hpp) are linked with this.
+// What reaches GPUs that loads and stores do not reach: NVSHMEM's puts and gets, or a proxy's if the World has one.
+// Programs whose World is made with nvshmem_wire (nvshmem.hpp) are linked with this.
 #include <nvshmem.h>
 #include <nvshmemx.h>
 
-#include "initiated/device.cuh"
+#include "initiated/proxy.cuh"
 
 namespace gpudt::initiated::detail {
 namespace {
@@ -48,40 +48,6 @@ struct WordGet {
   }
 };
 
-}  // namespace
-
-__device__ void complete_puts() {
-  nvshmem_quiet();
-}
-__device__ void order_puts() {
-  nvshmem_fence();
-}
-__device__ void put_word(std::uint64_t* symmetric, std::uint64_t word, int gpu) {
-  nvshmemx_signal_op(symmetric, word, NVSHMEM_SIGNAL_SET, gpu);
-}
-__device__ void see_puts(std::uint64_t* symmetric) {
-  nvshmem_uint64_wait_until(symmetric, NVSHMEM_CMP_GE, 0);  // at once: for the order that comes with it
-}
-
-__device__ void put_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
-                             std::int64_t count) {
-  move_by_words(sides, WordPut{gpu}, begin, end, index, count);
-}
-__device__ void get_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
-                             std::int64_t count) {
-  move_by_words(sides, WordGet{gpu}, begin, end, index, count);
-}
-
-namespace {
-
-/// What of [begin, end) is this block's part of the grid's, in steps of 16 bytes.
-__device__ void block_part(std::int64_t& begin, std::int64_t& end) {
-  const std::int64_t share = ((end - begin + gridDim.x - 1) / gridDim.x + 15) / 16 * 16;
-  const std::int64_t first = min(begin + share * blockIdx.x, end);
-  end = min(first + share, end);
-  begin = first;
-}
-
 /// From packed memory, where `begin` lies at `packed`, each run, or what of it lies in [begin, end), put by one thread.
 __device__ void put_runs(const SideMap& map, Address to, Address packed, int gpu, std::int64_t begin, std::int64_t end,
                          std::int64_t index, std::int64_t count) {
@@ -97,15 +63,14 @@ __device__ void put_runs(const SideMap& map, Address to, Address packed, int gpu
   }
 }
 
-}  // namespace
-
-__device__ void put_packed(const PackedPut& put, const KernelWorld& world) {
+/// Packed into the block's staging memory part by part, and put from there. By all threads of the block.
+__device__ void put_packed(const FarMove& put, const KernelWorld& world) {
   std::int64_t begin = put.begin, end = put.end;
-  if (put.grid) block_part(begin, end);
-  char* const target = put.to.window.base + put.to.offset;
-  const auto* const source = static_cast<const char*>(put.from.address);
+  if (put.scope == FarScope::grid) block_part(begin, end);
+  char* const target = put.there.window.base + put.there.offset;
+  const auto* const source = static_cast<const char*>(put.here.address);
   const bool as_it_is =
-      put.to.layout == nullptr && put.from.layout == nullptr && nvshmem_ptr(source, world.gpu) != nullptr;
+      put.there.layout == nullptr && put.here.layout == nullptr && nvshmem_ptr(source, world.gpu) != nullptr;
   char* const staging = world.staging + static_cast<std::int64_t>(blockIdx.x) * world.staging_bytes;
   do {
     const std::int64_t part = as_it_is ? end : min(begin + world.staging_bytes, end);
@@ -117,14 +82,14 @@ __device__ void put_packed(const PackedPut& put, const KernelWorld& world) {
       packed = staging;
       const Sides sides = {reinterpret_cast<Address>(source),
                            reinterpret_cast<Address>(staging) - static_cast<Address>(begin),
-                           {put.from.layout, end},
+                           {put.here.layout, end},
                            {nullptr, part}};
       move_directly(sides, begin, part, threadIdx.x, blockDim.x);
       fence_all();
       __syncthreads();
     }
-    if (put.to.layout != nullptr)
-      put_runs({put.to.layout, end}, reinterpret_cast<Address>(target), reinterpret_cast<Address>(packed), put.gpu,
+    if (put.there.layout != nullptr)
+      put_runs({put.there.layout, end}, reinterpret_cast<Address>(target), reinterpret_cast<Address>(packed), put.gpu,
                begin, part, threadIdx.x, blockDim.x);
     else if (put.with_signal && part == end)
       nvshmemx_putmem_signal_nbi_block(target + begin, packed, bytes, put.posting.slot, put.posting.word,
@@ -134,10 +99,64 @@ __device__ void put_packed(const PackedPut& put, const KernelWorld& world) {
     __syncthreads();
     begin = part;
   } while (begin < end);
-  if (put.grid) {  // another block's notification is to follow
+  if (put.scope == FarScope::grid) {  // another block's notification is to follow
     if (threadIdx.x == 0) nvshmem_quiet();
     __syncthreads();
   }
+}
+
+/// Where a window's bytes of that GPU would be on this one.
+__device__ Address address_of(const Remote& there) {
+  return reinterpret_cast<Address>(there.window.base + there.offset);
+}
+
+}  // namespace
+
+__device__ void put_far(const FarMove& put, const KernelWorld& world) {
+  if (world.proxy.slots != nullptr) return put_by_proxy(put, world);
+  if (put.scope == FarScope::block || put.scope == FarScope::grid) return put_packed(put, world);
+  const Sides sides = {reinterpret_cast<Address>(put.here.address),
+                       address_of(put.there),
+                       {put.here.layout, put.end},
+                       {put.there.layout, put.end}};
+  const Team team(put.scope);
+  move_by_words(sides, WordPut{put.gpu}, put.begin, put.end, team.index(), team.count());
+}
+__device__ void get_far(const FarMove& get, const KernelWorld& world) {
+  if (world.proxy.slots != nullptr) return get_by_proxy(get, world);
+  const Sides sides = {address_of(get.there),
+                       reinterpret_cast<Address>(get.here.address),
+                       {get.there.layout, get.end},
+                       {get.here.layout, get.end}};
+  std::int64_t index = Team(get.scope).index(), count = Team(get.scope).count();
+  if (get.scope == FarScope::grid) {
+    index = Grid::index();
+    count = Grid::count();
+  }
+  move_by_words(sides, WordGet{get.gpu}, get.begin, get.end, index, count);
+}
+
+__device__ void complete_puts(const KernelWorld& world) {
+  world.proxy.slots != nullptr ? complete_by_proxy(world) : nvshmem_quiet();
+}
+__device__ void order_puts(const KernelWorld& world) {
+  if (world.proxy.slots == nullptr) nvshmem_fence();
+}
+__device__ void put_word(const KernelWorld& world, std::uint64_t* symmetric, std::uint64_t word, int gpu) {
+  if (world.proxy.slots != nullptr)
+    word_by_proxy(world, queue_memory, queue_offset(world, symmetric), word, gpu);
+  else
+    nvshmemx_signal_op(symmetric, word, NVSHMEM_SIGNAL_SET, gpu);
+}
+__device__ void put_word(const KernelWorld& world, const Remote& to, std::uint64_t word, int gpu) {
+  if (world.proxy.slots != nullptr)
+    word_by_proxy(world, to.window.id, to.offset, word, gpu);
+  else
+    nvshmemx_signal_op(reinterpret_cast<std::uint64_t*>(to.window.base + to.offset), word, NVSHMEM_SIGNAL_SET, gpu);
+}
+__device__ void see_puts(const KernelWorld& world, std::uint64_t* symmetric) {
+  // At once: for the order that comes with it.
+  if (world.proxy.slots == nullptr) nvshmem_uint64_wait_until(symmetric, NVSHMEM_CMP_GE, 0);
 }
 
 }  // namespace gpudt::initiated::detail

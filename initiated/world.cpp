@@ -57,16 +57,18 @@ class World::State {
       throw Error("World: " + std::to_string(gpus) + " processes; at most " + std::to_string(most_gpus));
     check_devices(comm);
     PMPI_Comm_group(comm, &group);
-    wire = (options.wire != nullptr ? options.wire : mpi_wire)(comm, gpu, gpus);
+    wire = (options.wire != nullptr ? options.wire : usual_wire)(comm, gpu, gpus);
     lay_out();
   }
   ~State() {
     cudaSetDevice(device);
     if (cudaDeviceSynchronize() != cudaSuccess || std::uncaught_exceptions() > exceptions_) {
       // After a failure the others do not come: to end the wire, which is collective, would be to wait for them.
+      wire->end(false);
       static_cast<void>(wire.release());
       return;
     }
+    wire->end(true);
     for (auto& [id, kept] : windows_) release(kept);
     if (queues_.base != nullptr) wire->free(queues_);
     cudaFree(own_);
@@ -94,6 +96,12 @@ class World::State {
     if (first != failed.end())
       throw Error(call + (": " + who()) + "process " + std::to_string(first - failed.begin()) + " cannot do it");
   }
+  /// Adds what is not reached by loads and stores to where an attached window's memory is. Collective.
+  void add_far(WiredMemory& memory) const {
+    const std::vector<MPI_Aint> bytes = wire->gather(memory.bytes[static_cast<std::size_t>(gpu)]);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      if (memory.there[i] == nullptr) memory.bytes[i] = bytes[i];
+  }
   /// The window of all GPUs' `memory`, which is freed with the window if `owned`.
   Window add(const char* call, const WiredMemory& memory, bool owned) {
     check_windows(call);
@@ -107,10 +115,12 @@ class World::State {
       std::vector<WindowPart> parts(memory.there.size());
       for (std::size_t i = 0; i < parts.size(); ++i)
         if (memory.bytes[i] > 0)
-          parts[i] = {memory.there[i] - memory.base, memory.bytes[i], memory.units.empty() ? 1 : memory.units[i]};
+          parts[i] = {memory.there[i] != nullptr ? memory.there[i] - memory.base : KernelWorld::unreachable,
+                      memory.bytes[i], memory.units.empty() ? 1 : memory.units[i]};
       window.parts = upload(call, kept.parts, parts);
     }
     windows_[window.id] = kept;
+    wire->expose(window.id, window.base, window.bytes);
     return window;
   }
   /// The window of what is attached to a dynamic one, by process.
@@ -134,6 +144,7 @@ class World::State {
   void free(Window& window) {
     const auto found = windows_.find(window.id);
     if (found == windows_.end()) return;
+    wire->hide(window.id);
     release(found->second);
     windows_.erase(found);
     window = {};
@@ -259,6 +270,7 @@ class World::State {
       place.arrived = local_words(counters) + i * 32;
       place.left = local_words(counters) + i * 32 + 16;
     }
+    together("World", [&] { wire->join(kernel, static_cast<std::int64_t>(shared.bytes())); });
     wire->barrier();  // the memory of all is laid out
   }
   void find_distances() {
@@ -266,9 +278,11 @@ class World::State {
       const char* const there = queues_.there[other];
       kernel.distance[other] = there != nullptr ? there - queues_.base : KernelWorld::unreachable;
       reaches_all = reaches_all && there != nullptr;
-      if (there == nullptr && !wire->symmetric())
+      if (!options.direct && !wire->goes_far())
+        throw Error("World: " + who() + "Options::direct is false, and Options::wire has no other way");
+      if (there == nullptr && !wire->goes_far())
         throw Error("World: " + who() + "this GPU does not reach the memory of process " + std::to_string(other) +
-                    " (GPUDT_TRACE=1 tells why); GPUs of several nodes need NVSHMEM: Options::wire");
+                    " (GPUDT_TRACE=1 tells why); a proxy or NVSHMEM does: Options::wire");
     }
     kernel.reaches_all = reaches_all && options.direct ? 1 : 0;
   }
@@ -322,12 +336,18 @@ Window World::attach(MPI_Win win) {
   PMPI_Group_free(&group);
   if (same != MPI_IDENT) throw Error(who + "the window's processes are not those of the World, in its order");
   Window window;
+  WiredMemory memory;
+  bool dynamic = false;
   state_->together("World::attach", [&] {
-    if (flavor_of(win, who) == MPI_WIN_FLAVOR_DYNAMIC) {
+    dynamic = flavor_of(win, who) == MPI_WIN_FLAVOR_DYNAMIC;
+    if (dynamic)
       window = state_->add("World::attach", regions_of(win, state_->gpus, state_->device, who));
-      return;
-    }
-    const WiredMemory memory = addresses_of(win, state_->gpus, who);
+    else
+      memory = addresses_of(win, state_->gpus, who);
+  });
+  if (dynamic) return window;
+  if (state_->kernel.proxy.slots != nullptr) state_->add_far(memory);
+  state_->together("World::attach", [&] {
     for (std::size_t i = 0; i < memory.there.size(); ++i)
       if (memory.bytes[i] == 0)
         throw Error(who + "process " + std::to_string(i) +
@@ -377,6 +397,7 @@ void World::run(const void* kernel, int blocks, int threads, const void* argumen
                 cudaStream_t stream) {
   launch(kernel, blocks, threads, argument, shared_bytes, stream);
   check(cudaStreamSynchronize(stream), "World::run: " + state_->who() + "the kernel");
+  state_->wire->settle();
 }
 
 void World::barrier() {

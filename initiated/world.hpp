@@ -29,10 +29,10 @@ struct Options {
   /// Notifications that a rank can hold from each GPU before it consumes them: a power of two from 32 to 2^23. Who
   /// sends more waits until some have been consumed.
   int notifications = 1024;
-  /// What connects the GPUs; null: mpi_wire.
+  /// What connects the GPUs; null: usual_wire.
   WireMaker wire = nullptr;
-  /// false, with NVSHMEM alone: never by loads and stores to other GPUs' symmetric memory, but packed and put, as
-  /// between nodes.
+  /// false, with a proxy or NVSHMEM: never by loads and stores to other GPUs' (symmetric) memory, but packed and put,
+  /// as between nodes.
   bool direct = true;
   /// After so long a wait of a kernel's prints what it waits for and ends the program; 0: never.
   double timeout_seconds = 0;
@@ -123,7 +123,7 @@ class World {
   /// for ever). Returns when the kernel is under way; its ends is the stream's.
   void launch(const void* kernel, int blocks, int threads, const void* argument, std::size_t shared_bytes = 0,
               cudaStream_t stream = nullptr);
-  /// Collective: launch() and wait for the stream.
+  /// Collective: launch() and wait for the stream, and for what the kernel has put through a proxy.
   void run(const void* kernel, int blocks, int threads, const void* argument, std::size_t shared_bytes = 0,
            cudaStream_t stream = nullptr);
 

@@ -1,9 +1,11 @@
 // gpudt-initiated-dcuda: a program as dCUDA's are written (initiated/dcuda.cuh, dcuda_host.hpp), which tests its calls:
-// ranks in a row exchange pieces with their neighbours.
+// ranks in a row exchange pieces with their neighbours. With the argument `proxy` GPUs reach each other as between
+// nodes.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <vector>
 
@@ -28,8 +30,15 @@ void choose_gpu() {
 int run(int argc, char** argv) {
   choose_gpu();
   dcuda_host_context_handle context = nullptr;
+  gpudt::initiated::Options options;
+  options.timeout_seconds = 30;
+  if (argc > 1 && std::strcmp(argv[1], "proxy") == 0) {
+    options.wire = gpudt::initiated::proxy_wire;
+    options.direct = false;
+  }
   constexpr int words = 100, steps = 500, threads = 128;
-  dcuda_host_init(argc, argv, &context, gpudt::initiated::programs::dcuda_ring_kernel(), threads, std::size_t{4} << 20);
+  dcuda_host_init(argc, argv, &context, gpudt::initiated::programs::dcuda_ring_kernel(), threads, std::size_t{4} << 20,
+                  &options);
   dcuda_rank_info info;
   dcuda_host_get_rank_info(context, &info);
   DcudaRing ring = {};

@@ -107,12 +107,12 @@ int mpi_first() {
 #endif
 
 /// The World ends first, and device memory still goes through MPI, if it takes any.
-int world_first() {
+int world_first(const Options& options = {}) {
   int wrong = 0, me = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &me);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   {
-    World world(MPI_COMM_WORLD);
+    World world(MPI_COMM_WORLD, options);
     Window window = world.allocate(16);
     wrong += greet(world, window);
     world.free(window);
@@ -131,15 +131,39 @@ int world_first() {
   return wrong;
 }
 
+/// The same as between nodes.
+int proxy_first() {
+  Options options;
+  options.wire = proxy_wire;
+  options.direct = false;
+  options.timeout_seconds = 10;
+  return world_first(options);
+}
+
+/// Without threads MPI has no proxy.
+int no_threads() {
+  Options options;
+  options.wire = proxy_wire;
+  fmt::print("expected: start MPI by MPI_Init_thread with MPI_THREAD_MULTIPLE\n");
+  std::fflush(stdout);
+  const World world(MPI_COMM_WORLD, options);
+  return 1;
+}
+
 int run(int argc, char** argv, std::string_view name) {
-  MPI_Init(&argc, &argv);
+  int level = MPI_THREAD_SINGLE;
+  if (name == "proxy-first")
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  else
+    MPI_Init(&argc, &argv);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   bench::use_gpu(bench::examine_machine(rank));
   for (const Case& chosen : cases)
     if (chosen.name == name) return make_mistake(chosen);
   if (name == "blocks") return too_many();
-  const int wrong = name == "mpi-first" ? mpi_first() : world_first();
+  if (name == "threads") return no_threads();
+  const int wrong = name == "mpi-first" ? mpi_first() : name == "proxy-first" ? proxy_first() : world_first();
   if (wrong == 0) fmt::print("{}: process {}: verified\n", name, rank);
   return wrong;
 }
@@ -149,10 +173,10 @@ int run(int argc, char** argv, std::string_view name) {
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    fmt::print(
-        stderr,
-        "usage: mpirun -np 1 gpudt-initiated-ends rank|range|layout|tag|source|count|address|queue|timeout|blocks\n"
-        "       mpirun -np 2 gpudt-initiated-ends mpi-first|world-first\n");
+    fmt::print(stderr,
+               "usage: mpirun -np 1 gpudt-initiated-ends "
+               "rank|range|layout|tag|source|count|address|queue|timeout|blocks|threads\n"
+               "       mpirun -np 2 gpudt-initiated-ends mpi-first|world-first|proxy-first\n");
     return 2;
   }
   alarm(40);

@@ -104,18 +104,20 @@ std::vector<int> block_counts(std::int64_t bytes, int most, bool check) {
   return counts;
 }
 
-std::vector<Way> ways_for(const Session& session, const Message& message, int most_blocks) {
-  const bool check = session.check(), nvshmem = session.direct_or_not().size() > 1;
+std::vector<Way> ways_for(Session& session, const Message& message, int most_blocks) {
+  const bool check = session.check(), nvshmem = session.settings().wire == "nvshmem";
+  const bool reaches_all = session.world().reaches_all();
   std::vector<Way> ways = {{"rank"}};
   const std::vector<int> counts = block_counts(message.size(), most_blocks, check);
   for (const int blocks : counts) ways.push_back({"ranks", Mode::ranks, blocks});
   for (const int blocks : counts) ways.push_back({"grid", Mode::grid, blocks});
   if (nvshmem && suits_iput(message) && message.size() <= 64 << 10) ways.push_back({"iput", Mode::iput});
-  if (suits_iput(message) || (message.block_count() == 1 && message.size() % 16 == 0)) {
+  if (reaches_all && (suits_iput(message) || (message.block_count() == 1 && message.size() % 16 == 0))) {
     ways.push_back({"bare", Mode::bare});
     for (const int blocks : counts) ways.push_back({"bare", Mode::bare, blocks});
   }
-  if (nvshmem) ways.push_back({"packed", Mode::ranks, counts.empty() ? 1 : std::min(counts.back(), 64), 512, false});
+  if (reaches_all && session.direct_or_not().size() > 1)
+    ways.push_back({"packed", Mode::ranks, counts.empty() ? 1 : std::min(counts.back(), 64), 512, false});
   return ways;
 }
 

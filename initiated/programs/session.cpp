@@ -20,17 +20,17 @@ namespace {
 
 #if defined(GPUDT_HAVE_NVSHMEM)
 std::vector<std::string> wire_names() {
-  return {"mpi", "nvshmem"};
+  return {"mpi", "proxy", "nvshmem"};
 }
 WireMaker wire_of(const std::string& name) {
-  return name == "mpi" ? mpi_wire : nvshmem_wire;
+  return name == "mpi" ? mpi_wire : name == "proxy" ? proxy_wire : nvshmem_wire;
 }
 #else
 std::vector<std::string> wire_names() {
-  return {"mpi"};
+  return {"mpi", "proxy"};
 }
-WireMaker wire_of(const std::string&) {
-  return mpi_wire;
+WireMaker wire_of(const std::string& name) {
+  return name == "mpi" ? mpi_wire : proxy_wire;
 }
 #endif
 
@@ -41,8 +41,8 @@ Session::Session(const char* program, const Settings& settings, const bench::Mac
     : program_(program), settings_(settings), machine_(machine), world_(world), table_(std::move(columns)) {
   if (process() != 0) return;
   fmt::print("# {}, {} GPUs that {} ({}), on {}\n", program, processes,
-             world.reaches_all() ? "reach each other by loads and stores" : "communicate through NVSHMEM's puts",
-             world.wire(), describe(machine));
+             world.reaches_all() ? "reach each other by loads and stores" : "do not all reach each other", world.wire(),
+             describe(machine));
   table_.head();
 }
 
@@ -97,22 +97,27 @@ int run(const char* program, bench::CommandLine& command, int argc, char** argv,
               {bench::Bounds::positive});
   command.add_flag("--check", settings.check, "A short run that verifies");
   command.add("--wire", settings.wire, "What connects the GPUs", wire_names());
+  command.add_flag("--far", settings.far, "Never by loads and stores, but as between nodes (proxy, nvshmem)");
   if (const auto code = command.parse(argc, argv)) return *code;
   if (settings.check) settings.repetitions = 1;
   alarm(static_cast<unsigned>(settings.limit_seconds));  // a hang is to cost no more than that
-  return bench::run_program(program, argc, argv, [&](int rank, int size) {
-    const bench::Machine machine = bench::examine_machine(rank);
-    if (machine.gpu_count == 0 || machine.simulated)
-      throw bench::Refusal("this needs a GPU for each process; there is no stand-in for kernels that communicate");
-    bench::use_gpu(machine);
-    Options wanted = options;
-    wanted.timeout_seconds = settings.wait_seconds;
-    wanted.wire = wire_of(settings.wire);
-    World world(MPI_COMM_WORLD, wanted);
-    Session session(program, settings, machine, world, columns, size);
-    body(session);
-    return session.finish();
-  });
+  return bench::run_program(
+      program, argc, argv,
+      [&](int rank, int size) {
+        const bench::Machine machine = bench::examine_machine(rank);
+        if (machine.gpu_count == 0 || machine.simulated)
+          throw bench::Refusal("this needs a GPU for each process; there is no stand-in for kernels that communicate");
+        bench::use_gpu(machine);
+        Options wanted = options;
+        wanted.timeout_seconds = settings.wait_seconds;
+        wanted.wire = wire_of(settings.wire);
+        wanted.direct = !settings.far;
+        World world(MPI_COMM_WORLD, wanted);
+        Session session(program, settings, machine, world, columns, size);
+        body(session);
+        return session.finish();
+      },
+      settings.wire == "proxy");
 }
 
 std::string first_wrong(const std::vector<double>& expected, const std::vector<double>& seen, double tolerance) {

@@ -16,6 +16,7 @@ namespace gpudt::initiated::programs {
 struct Settings {
   std::string json_file;
   std::string wire = "mpi";
+  bool far = false;          ///< never by loads and stores, but as between nodes
   bool check = false;        ///< a short run that verifies
   int repetitions = 5;       ///< of each measurement, of which the median counts
   int limit_seconds = 60;    ///< after which the program is ended, whatever it is doing
@@ -33,7 +34,8 @@ class Session {
   bool check() const { return settings_.check; }
   /// Whether loads and stores have a substitute: true, and false where they have.
   std::vector<bool> direct_or_not() const {
-    return settings_.wire == "nvshmem" ? std::vector<bool>{true, false} : std::vector<bool>{true};
+    if (settings_.wire == "mpi") return {true};
+    return world_.reaches_all() ? std::vector<bool>{true, false} : std::vector<bool>{false};
   }
   int process() const { return world_.gpu(); }
   int processes() const { return world_.gpus(); }

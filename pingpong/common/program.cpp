@@ -29,8 +29,13 @@ int guarded(const char* name, const std::function<int(int rank, int size)>& body
 
 }  // namespace
 
-int run_program(const char* name, int argc, char** argv, const std::function<int(int rank, int size)>& body) {
-  MPI_Init(&argc, &argv);
+int run_program(const char* name, int argc, char** argv, const std::function<int(int rank, int size)>& body,
+                bool threads) {
+  int level = MPI_THREAD_SINGLE;
+  if (threads)
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  else
+    MPI_Init(&argc, &argv);
   const int code = guarded(name, body);
   MPI_Finalize();
   return code;

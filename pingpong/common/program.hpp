@@ -6,9 +6,10 @@
 
 namespace gpudt::bench {
 
-/// The program between MPI_Init and MPI_Finalize; its exit code. A Refusal thrown by `body` is printed by rank 0 and
-/// gives exit_usage; any other exception aborts all ranks.
-int run_program(const char* name, int argc, char** argv, const std::function<int(int rank, int size)>& body);
+/// The program between MPI_Init, or MPI_Init_thread with MPI_THREAD_MULTIPLE (`threads`), and MPI_Finalize; its exit
+/// code. A Refusal thrown by `body` is printed by rank 0 and gives exit_usage; any other exception aborts all ranks.
+int run_program(const char* name, int argc, char** argv, const std::function<int(int rank, int size)>& body,
+                bool threads = false);
 
 /// Whether `mine` is true on any rank. Collective.
 bool any_rank(bool mine);

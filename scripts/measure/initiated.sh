@@ -5,8 +5,8 @@
 #
 # usage: initiated.sh [--check] FOLDER [STEP...]
 #   --check  short forms, which verify
-#   STEP     some of: check ends dcuda pingpong latency gpurdma apps apps-1 memcheck racecheck, and where there is NVSHMEM
-#            check-nvshmem pingpong-nvshmem; all of them otherwise
+#   STEP     some of: check check-proxy ends dcuda pingpong latency latency-proxy gpurdma apps apps-1 memcheck racecheck,
+#            and where there is NVSHMEM check-nvshmem pingpong-nvshmem; all of them otherwise
 # e.g. initiated.sh --check results check apps
 # In the environment: BUILD_DIR (build-initiated), GPU_ARCHS (90), GPUS (2), SECONDS_IN_ALL (300), NVSHMEM_HOME or what
 # else find_nvshmem.py knows.
@@ -39,7 +39,7 @@ have_nvcc || die "no nvcc"
 export PATH="${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin:$PATH"
 nvshmem=$("$root/scripts/find_nvshmem.py" | sed -n 3p)
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(check ends dcuda pingpong latency gpurdma apps apps-1 memcheck racecheck)
+  steps=(check check-proxy ends dcuda pingpong latency latency-proxy gpurdma apps apps-1 memcheck racecheck)
   [ -z "$nvshmem" ] || steps+=(check-nvshmem pingpong-nvshmem)
 fi
 if [ ! -f "$build/build.ninja" ]; then
@@ -78,7 +78,7 @@ program() {
 
 # Mistakes end a program of a checked build with the message that it names; side by side, on one GPU.
 mistakes() {
-  local seconds=$1 name names='rank range layout tag source count address queue timeout blocks' folder code=0
+  local seconds=$1 name names='rank range layout tag source count address queue timeout blocks threads' folder code=0
   folder=$(mktemp -d)
   for name in $names; do
     run_mpi 1 "$seconds" "${with[@]}" -- "$bin-ends" "$name" >"$folder/$name" 2>&1 </dev/null &
@@ -106,6 +106,13 @@ sanitized() {
 }
 
 step_check() { program check "$(left 45)" "$gpus" --limit 40 "${check[@]}" --json "$out/check.json"; }
+# As between nodes.
+step_check_proxy() {
+  GPUDT_UNMAP_FREED=0 program check "$(left 60)" "$gpus" --wire proxy --limit 55 "${check[@]}" --json "$out/check-proxy.json"
+}
+step_latency_proxy() {
+  GPUDT_UNMAP_FREED=0 program latency "$(left 60)" "$gpus" --wire proxy --far --limit 55 "${check[@]}" --json "$out/latency-proxy.json"
+}
 step_check_nvshmem() {
   program check "$(left 45)" "$gpus" --wire nvshmem --limit 40 "${check[@]}" --json "$out/check-nvshmem.json"
 }
@@ -114,9 +121,12 @@ step_ends() {
   mistakes "$(left 25)" || code=1
   [ -z "$nvshmem" ] || program ends "$(left 20)" "$gpus" mpi-first || code=1
   program ends "$(left 20)" "$gpus" world-first || code=1
+  program ends "$(left 20)" "$gpus" proxy-first || code=1
   return $code
 }
-step_dcuda() { program dcuda "$(left 20)" "$gpus" && program dcuda "$(left 20)" 1; }
+step_dcuda() {
+  program dcuda "$(left 20)" "$gpus" && program dcuda "$(left 20)" 1 && program dcuda "$(left 60)" "$gpus" proxy
+}
 step_pingpong() { program pingpong "$(left 75)" "$gpus" --limit 70 "${check[@]}" --json "$out/pingpong.json"; }
 step_pingpong_nvshmem() {
   program pingpong "$(left 75)" "$gpus" --wire nvshmem --limit 70 "${check[@]}" --json "$out/pingpong-nvshmem.json"
