@@ -47,7 +47,7 @@ int gpudt_active(void);
  *   messages_packed, messages_put               packed first by the sender's GPU; written by it
  *   messages_in_fragments                       to other nodes
  *   collectives_by_gpus                         collective calls
- *   messages_from_host                          from host memory, offered for the receiver's GPU
+ *   messages_from_host                          from host memory, offered to the receiver's GPU
  *
  * They count only with GPUDT_REPORT, or with GPUDT_REQUIRE other than none. May be called at any time, from any thread.
  * Then they are performance variables of MPI's tool interface, too (MPI_T_pvar_...), named gpudt_buffers_by_gpus etc.:

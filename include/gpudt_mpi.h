@@ -43,17 +43,17 @@ int gpudt_route_window(MPI_Win win, int target, int* way, char* text, int size);
 typedef struct gpudt_region {
   int rank;         /* of that process, in the window */
   int on_gpu;       /* 1: memory of a GPU; 0: of the host */
-  MPI_Aint address; /* there, as MPI_Get_address says */
+  MPI_Aint address; /* in that process, as from MPI_Get_address */
   MPI_Aint size;    /* bytes */
   void* here;       /* where GPU `gpu` of this process reaches it by loads and stores; NULL if it does not */
 } gpudt_region;
 
-/* For dynamic windows what MPI_Win_shared_query is for others: sets *regions to an array of what is attached to `win`
- * now (MPI_Win_attach), by rank and address, and *count to its length. The array is malloc's, for the caller to free().
- * `gpu` is the number of one of this process's GPUs, as cudaGetDevice tells. It reaches memory of cudaMalloc, and of
- * cuMemCreate with file descriptors as handles, of processes of its node, without GPUDT_ORDER and the like; else `here`
- * is NULL. The addresses are valid until the memory is detached or the window freed. Until this is called again, or the
- * window freed, memory that its process frees stays allocated.
+/* Counterpart of MPI_Win_shared_query for dynamic windows: sets *regions to an array, sorted by rank and address, of
+ * the regions that are attached to `win` now (MPI_Win_attach), and *count to its length. The array is allocated by
+ * malloc; the caller frees it. `gpu`: a CUDA device number of this process. It reaches memory of cudaMalloc, and of
+ * cuMemCreate with file descriptors as handles, of processes of its node, unless GPUDT_ORDER or GPUDT_CHECK is set;
+ * else `here` is NULL. The addresses are valid until the memory is detached or the window freed. Memory that was mapped
+ * by this call stays allocated after its owner frees it, until the next call or MPI_Win_free.
  *
  * Collective over the processes of the window, which attach and detach nothing meanwhile. Returns MPI_SUCCESS or the
  * code of an error, for which it has called the window's handler: MPI_ERR_RMA_FLAVOR for other windows, and for those

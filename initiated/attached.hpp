@@ -1,4 +1,4 @@
-// Where the memory of the program's MPI windows is for this process's GPU, as libgpudt-pmpi tells.
+// Addresses of the memory of the program's MPI windows, as this process's GPU loads and stores it, from libgpudt-pmpi.
 #pragma once
 
 #include <mpi.h>
@@ -11,16 +11,16 @@
 
 namespace gpudt::initiated {
 
-/// The flavor of a window (MPI_WIN_CREATE_FLAVOR), if its memory can be that of GPUs. `who` begins an error's text.
+/// MPI_WIN_FLAVOR_CREATE or _DYNAMIC. `who` begins an error's text.
 /// Throws Error for MPI_Win_allocate and _allocate_shared.
 int flavor_of(MPI_Win window, const std::string& who);
 
-/// Of a window of MPI_Win_create: each process's memory, whose address is null where this GPU does not reach it. Not
+/// Each process's memory in a window of MPI_Win_create; the address is null where this GPU does not reach it. Not
 /// collective. Throws Error for a window that has no device memory at all.
 WiredMemory addresses_of(MPI_Win window, int processes, const std::string& who);
 
-/// Of a dynamic window: what each process has attached of GPUs' memory up to now, as far as `device` reaches it, in the
-/// order and form of WindowRegions. Collective. Throws Error if there is memory that `device` does not reach.
+/// Device memory that each process has attached to a dynamic window, as `device` addresses it, sorted as WindowRegions
+/// needs it. Collective. Throws Error if `device` does not reach all of it.
 std::vector<std::vector<WindowRegion>> regions_of(MPI_Win window, int processes, int device, const std::string& who);
 
 /// What to do about memory that is not reached: the end of an error's text.

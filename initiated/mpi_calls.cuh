@@ -10,18 +10,18 @@
 //     wait(left, win, tag);
 //   }
 //
-// Ranks are those of the World: with world.view(1) the window's own, else thread blocks, of which those of one GPU have
-// one part of the window. Displacements are in the window's displacement units, in a dynamic window addresses of the
-// target's process (MPI_Get_address there). A type is an MPI datatype that Datatype (world.hpp) has uploaded, or
-// basic<T>(). Both sides of a call have the same number of bytes; whether these are elements of the same types is not
-// looked at. An access that returns ok is complete at the origin, or behind flush() where Rank says so.
+// Ranks are the World's: with world.view(1) those of the window; otherwise thread blocks, and all blocks of one GPU
+// share its part of the window. Displacements are in the window's displacement units, in a dynamic window addresses of
+// the target's process (MPI_Get_address there). A type is an MPI datatype that Datatype (world.hpp) has uploaded, or
+// basic<T>(). Both sides of a call must have the same size in bytes; whether their type signatures match is not
+// checked. An access that returns ok is complete at the origin, or behind flush() where Rank says so.
 #pragma once
 
 #include "initiated/device.cuh"
 
 namespace gpudt::initiated::mpi {
 
-/// An MPI datatype, in a call. One of Datatype's is read where it is: it must lie in the kernel's parameters (a
+/// An MPI datatype, in a call. Keeps a pointer to a Datatype's KernelType, which must lie in the kernel's parameters (a
 /// __grid_constant__) or in global memory.
 struct Type {
   const KernelType* made;  ///< null: a predefined one
@@ -56,7 +56,7 @@ __host__ __device__ constexpr Type basic() {
   return {static_cast<std::int64_t>(sizeof(T)), detail::element_of<T>()};
 }
 
-/// A window in the hands of a rank. Refers to both, which must be there as long.
+/// A window and the rank that uses it. Keeps references to both. The calls below are found through it.
 struct Win {
   __device__ __forceinline__ Win(Rank& its_rank, const Window& its_window) : rank(its_rank), window(its_window) {}
   Rank& rank;
@@ -65,7 +65,7 @@ struct Win {
 
 namespace detail {
 
-/// So many elements of a type, as Rank takes them.
+/// Layout and size of a number of elements, as Rank takes them.
 struct Data {
   const KernelLayout* layout;
   std::int64_t bytes;
@@ -130,8 +130,8 @@ __device__ Status get(void* origin_addr, std::int64_t origin_count, const Type& 
 }
 
 /// MPI_Accumulate, of elements of one predefined datatype of 4 or 8 bytes on both sides, integers or reals, at
-/// multiples of their size. Atomic as Rank::accumulate is. Errors: those of put(), bad_op, bad_layout where elements
-/// lie elsewhere, unreachable.
+/// multiples of their size. Atomic as Rank::accumulate is. Errors: those of put(), bad_op, unreachable, and bad_layout
+/// if an element is not at a multiple of its size.
 template <class Scope = Block>
 __device__ Status accumulate(const void* origin_addr, std::int64_t origin_count, const Type& origin_type,
                              int target_rank, std::int64_t target_disp, std::int64_t target_count,
@@ -174,8 +174,8 @@ __device__ Status test(int source_rank, const Win& win, int tag, int count = 1, 
   return win.rank.test_notifications<Scope>({win.window.id, source_rank, tag}, count, last);
 }
 
-/// MPI_Win_flush: returns when all that the scope has put to `target_rank` (here: to any) is in its memory. Errors:
-/// bad_rank.
+/// MPI_Win_flush: returns when all that the scope has put is in the targets' memory, not that of `target_rank` alone.
+/// Errors: bad_rank.
 template <class Scope = Block>
 __device__ Status flush(int target_rank, const Win& win) {
   if (target_rank < 0 || target_rank >= win.rank.size())

@@ -296,7 +296,7 @@ void Proxy::handle(Buffer& buffer) {
     case ProxyCall::word:
       return store(buffer);
     case ProxyCall::get:
-      asked_.push_back({buffer.source, buffer.command(), runs_of(buffer.command(), buffer.payload())});
+      pending_gets_.push_back({buffer.source, buffer.command(), runs_of(buffer.command(), buffer.payload())});
       return post(buffer);
     case ProxyCall::answer:
       accept_answer(buffer);
@@ -329,9 +329,9 @@ void Proxy::store(Buffer& buffer) {
 /// Into the answers, as many as there are buffers.
 bool Proxy::read() {
   bool any = false;
-  for (; !asked_.empty() && !free_.empty(); any = true) {
-    const Asked asked = std::move(asked_.front());
-    asked_.pop_front();
+  for (; !pending_gets_.empty() && !free_.empty(); any = true) {
+    const PendingGet asked = std::move(pending_gets_.front());
+    pending_gets_.pop_front();
     Buffer& buffer = *free_.front();
     free_.pop_front();
     buffer.source = asked.source;

@@ -84,7 +84,8 @@ __device__ std::int64_t queue_offset(const KernelWorld& world, const std::uint64
   return reinterpret_cast<const char*>(word) - reinterpret_cast<const char*>(world.rings);
 }
 
-/// Adds runs to a list with so much room. A command with more is refused by the proxy.
+/// Appends runs to a list with `room` entries. `count` goes on beyond it: the proxy then stops with an error, since
+/// kernels cannot report one.
 struct RunList {
   ProxyRun* list;
   std::uint32_t* count;
@@ -97,8 +98,7 @@ struct RunList {
   }
 };
 
-/// Where each run of the window's side lies, to the slot from `at` on, in any order; how many there are, for the
-/// leader.
+/// Writes the runs of the window's side to the payload from `at` on, in any order. Returns their number, to the leader.
 __device__ std::uint32_t list_runs(const Team& team, const FarMove& move, const Piece& piece, ProxySlot& slot,
                                    std::int64_t at) {
   __shared__ std::uint32_t of_block;
@@ -221,7 +221,7 @@ __device__ void word_by_proxy(const KernelWorld& world, int memory, std::int64_t
 }
 
 __device__ void complete_by_proxy(const KernelWorld& world) {
-  fence_all();  // and for what loads and stores reach
+  fence_all();  // a flush also covers direct stores to GPUs that this one reaches
   WaitTimer timer(world, own_rank(world), proxy_call("flush, waiting for the proxy", world.gpu, 0));
   const ProxyAccess access{timer};
   ProxyQueue<ProxyAccess>(world.proxy, access).flush();

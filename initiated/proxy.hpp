@@ -3,8 +3,8 @@
 // GPUs only what ProxyCopies does.
 //
 // Messages are a command and its payload, all with one tag. A buffer that has received one is posted again when this
-// process's copies are done, whatever others do, and the thread never waits in MPI: threads that send to each other
-// cannot wait for each other. Messages of one process are looked at in the order of the receives that they match, which
+// process's copies are done, whatever others do, and the thread never waits in MPI, so that two proxies cannot
+// deadlock. Messages of one process are looked at in the order of the receives that they match, which
 // is that in which they were sent, and are stored in this order.
 #pragma once
 
@@ -33,9 +33,10 @@ class ProxyCopies {
   virtual void to_window(char* window, const char* buffer, std::size_t bytes, std::size_t rows, std::size_t stride) = 0;
   virtual void from_window(char* buffer, const char* window, std::size_t bytes, std::size_t rows,
                            std::size_t stride) = 0;
-  /// *word, 8 bytes aligned to 8, at once; kernels that see it see what was copied before.
+  /// Stores 8 aligned bytes atomically. Kernels that see them see what was copied before.
   virtual void store(char* window, const std::uint64_t* word) = 0;
-  /// A mark behind all before, and whether that has been reached. At most Proxy::buffers are not.
+  /// Records a mark behind all earlier copies; reached(): whether they are complete. At most Proxy::buffers marks are
+  /// pending.
   virtual std::uint64_t mark() = 0;
   virtual bool reached(std::uint64_t mark) = 0;
   /// Whether kernels of this process may be running, so that the thread is not to sleep.
@@ -59,7 +60,7 @@ class Proxy {
   /// `timeout_ns`: after so long kernels give up waiting; 0: never, so that a failure of the thread ends the program
   /// (MPI_Abort).
   Proxy(MPI_Comm comm, const Memory& memory, ProxyCopies& copies, std::uint64_t timeout_ns);
-  /// Without waiting for others.
+  /// Stops the thread; not collective.
   ~Proxy();
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
@@ -67,11 +68,11 @@ class Proxy {
   /// Where memory number `memory` of this process lies, for others' commands; before there are any.
   void expose(int memory, char* base, std::int64_t bytes);
   void hide(int memory);
-  /// Waits until all commands that have been published are complete. Fails when none has been for the time-out.
+  /// Waits until all commands that have been published are complete. Throws if none completes within the time-out.
   void drain() const;
   /// Ends the thread, behind drain() and a barrier of all processes, or where others do not come.
   void stop();
-  /// Empty unless the thread has given up: why.
+  /// Why the thread has given up; empty if it has not. For tests.
   std::string failure() const;
 
  private:
@@ -95,7 +96,7 @@ class Proxy {
     char* payload() const { return data + sizeof(ProxyCommand); }
   };
   /// A get of another process's, which waits for a buffer for its answer.
-  struct Asked {
+  struct PendingGet {
     int source;
     ProxyCommand command;
     std::vector<ProxyRun> runs;
@@ -152,9 +153,9 @@ class Proxy {
   std::vector<Peer> peers_;
   std::array<Buffer, buffers> buffers_;
   std::deque<Buffer*> posted_, copying_, answering_, free_;  ///< the last two are for answers
-  std::deque<Asked> asked_;
+  std::deque<PendingGet> pending_gets_;
 
-  std::string failure_;  ///< before failed_
+  std::string failure_;  ///< written before failed_ is set
   std::atomic<bool> failed_ = false, stop_ = false;
   std::thread thread_;
 };

@@ -4,10 +4,10 @@
 //
 // The ring lies in pinned host memory that the GPU maps. A thread that has something to send takes a ticket from a
 // counter in the GPU's memory: ticket t owns slot t modulo proxy_slots, once the proxy has completed ticket
-// t - proxy_slots. It fills the slot, data included, and publishes it. The proxy takes commands in the order of
-// tickets, so that of two commands to one process the one with the lower ticket is done first, and completes them in
-// this order: a put when it is in the target's memory, a get when the kernel has taken the data away. So one number,
-// `completed`, says which slots are free and what a flush waits for.
+// t - proxy_slots. It fills the slot, data included, and publishes it. Puts and words to one process take effect in the
+// order of their tickets; a get sees the puts of lower tickets, and perhaps later ones. The proxy completes commands in
+// the order of tickets: a put when it is in the target's memory, a get when the kernel has taken the data away. So one
+// number, `completed`, says which slots are free and what a flush waits for.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ constexpr std::int32_t queue_memory = 2047, proxy_memories = 2048;
 
 enum class ProxyCall : std::uint32_t {
   none = 0,
-  put,          ///< the payload becomes the target's memory
-  word,         ///< `word` does
-  get,          ///< the target's memory becomes the payload
-  answer,       ///< between proxies: what a get has asked for
-  acknowledge,  ///< between proxies: so many (`word`) puts and words of yours are done
+  put,          ///< writes the payload to the target's memory
+  word,         ///< writes `word` there
+  get,          ///< reads the target's memory into the payload
+  answer,       ///< between proxies: the data of a get
+  acknowledge,  ///< between proxies: `word` more puts and words of the receiver of this message are complete
 };
 
 /// A piece of a target that is not contiguous.
@@ -38,8 +38,8 @@ struct ProxyRun {
   std::uint32_t bytes;
 };
 
-/// What begins a slot and a message. Of a put with runs these lie behind the data, from a multiple of 16 on; of a get
-/// at the payload's begin.
+/// Header of a slot and of a message. The list of runs follows the data of a put at the next multiple of 16, and is the
+/// whole payload of a get.
 struct ProxyCommand {
   ProxyCall call = ProxyCall::none;
   std::int32_t target = 0;   ///< a process
@@ -68,14 +68,15 @@ struct ProxyPort {
   ProxySlot* slots = nullptr;          ///< [proxy_slots], in host memory
   std::uint64_t* completed = nullptr;  ///< in host memory: how many tickets, in their order
   std::uint64_t* tickets = nullptr;    ///< in this GPU's memory: how many have been taken
-  std::uint64_t* seen = nullptr;       ///< in this GPU's memory: what somebody has seen of `completed`, which is nearer
+  std::uint64_t* seen =
+      nullptr;  ///< in this GPU's memory: the largest `completed` that a thread has read, to spare others PCIe
 };
 
 GPUDT_HD std::int64_t proxy_list_at(std::int64_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
-/// The most data of one command with a list of runs whose lengths are multiples of `align`, at most 16: at most two
-/// runs are shorter. A multiple of 16.
+/// The most data of a put, a multiple of 16, whose list of runs fits the payload behind them. Runs are multiples of
+/// `align` bytes (at most 16), but for the first and the last: 64 bytes cover the entries of these two and the padding.
 GPUDT_HD std::int64_t proxy_listed_put(std::int64_t align) {
   return (proxy_payload - 64) * align / (align + 16) / 16 * 16;
 }
@@ -84,20 +85,20 @@ GPUDT_HD std::int64_t proxy_listed_get(std::int64_t align) {
 }
 
 /// A kernel's side of the ring; each call by one thread. `Access` has
-///   next(word)          one more in a counter of this GPU: what there was
-///   count(word)         that counter
-///   load(word)          with acquire, what the host has stored
-///   seen(word)          with acquire, what raise() has stored
-///   raise(word, value)  the larger of both, with release
-///   publish(word, value)  with release, for the host
-///   poll()              between two looks; does not return when it has taken too long
+///   next(word)            fetch_add(1) of a counter of this GPU
+///   count(word)           relaxed load of that counter
+///   load(word)            acquire load of host memory
+///   seen(word)            acquire load of what raise() has stored
+///   raise(word, value)    atomic maximum, release
+///   publish(word, value)  release store to host memory
+///   poll()                called between two reads; does not return after the time-out
 template <class Access>
 class ProxyQueue {
  public:
   GPUDT_HD ProxyQueue(const ProxyPort& port, const Access& access) : port_(port), access_(access) {}
 
   GPUDT_HD ProxySlot& slot(std::uint64_t ticket) const { return port_.slots[ticket % proxy_slots]; }
-  /// A ticket whose slot is free; to be published, whatever happens.
+  /// A ticket whose slot is free. The caller must publish it: an unpublished ticket blocks the ring.
   GPUDT_HD std::uint64_t take() const {
     const std::uint64_t ticket = access_.next(port_.tickets);
     if (ticket >= proxy_slots) await(ticket - proxy_slots + 1);
@@ -114,7 +115,7 @@ class ProxyQueue {
   }
   /// The answer has been read.
   GPUDT_HD void release(std::uint64_t ticket) const { access_.publish(&slot(ticket).released, ticket + 1); }
-  /// Until all whose tickets were taken before are complete, also those of other threads.
+  /// Returns when all commands with earlier tickets of this GPU are complete, including other threads' puts and gets.
   GPUDT_HD void flush() const { await(access_.count(port_.tickets)); }
 
  private:

@@ -33,8 +33,8 @@ struct WiredMemory {
   std::vector<int> units;       ///< [GPU]: bytes of a displacement; empty: all are 1
 };
 
-/// All functions but name(), symmetric() and launch() are collective. Failures are thrown as Error, by all processes
-/// where one of them has no memory.
+/// Functions are collective unless stated otherwise; name(), symmetric(), goes_far() and launch() are not. Failures are
+/// thrown as Error, by all processes where one of them has no memory.
 class Wire {
  public:
   virtual ~Wire() = default;

@@ -103,7 +103,8 @@ class CudaCopies final : public ProxyCopies {
   }
 
  private:
-  /// What the first copies of each kind load or allocate, now: later kernels may occupy the GPU.
+  /// Makes the first copy of each kind now: it loads code or allocates memory, which would wait for a kernel that
+  /// occupies the GPU.
   void warm_up() {
     constexpr std::size_t bytes = 16, rows = 2, stride = 64, all = rows * stride;
     void *window = nullptr, *buffer = nullptr;
@@ -140,7 +141,9 @@ class CudaCopies final : public ProxyCopies {
   std::uint64_t marks_ = 0;
   cudaEvent_t launched_ = nullptr;
   std::atomic<std::uint64_t> launches_ = 0;
-  std::uint64_t ended_ = 0;  ///< launches of which all have ended
+  /// Number of launches when launched_ was last seen complete. Kernels in other streams may still run: then the thread
+  /// only polls less often.
+  std::uint64_t ended_ = 0;
 };
 
 /// The proxy's part in pinned host memory that the GPU maps, and kernels' part in the GPU's, zeroed.
@@ -196,8 +199,8 @@ class ProxyWire final : public Wire {
           "MPI_Init_thread with MPI_THREAD_MULTIPLE");
     if (process == 0 && std::getenv("GPUDT_UNMAP_FREED") == nullptr)
       std::fprintf(stderr,
-                   "gpudt-initiated: set GPUDT_UNMAP_FREED=0: the proxy calls MPI while kernels run, for whose end the "
-                   "unmapping of freed memory would wait there\n");
+                   "gpudt-initiated: set GPUDT_UNMAP_FREED=0: the proxy calls MPI while kernels run, and unmapping "
+                   "freed memory there would wait until they end\n");
     near_ = mpi_wire(comm, process, processes);
     check_mpi(PMPI_Comm_dup(comm, &comm_), "World: " + who_ + "MPI_Comm_dup");
     PMPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);

@@ -108,7 +108,8 @@ class World {
   ///   nothing. Offsets are addresses of the target's process. What is attached later is for a later Window; what is
   ///   detached may not be used by kernels any more. One access lies in one region, or in regions side by side in one
   ///   allocation.
-  /// Throws Error, in all processes, if a GPU does not reach such memory, and for windows of MPI_Win_allocate.
+  /// Throws Error, in all processes, for a window of MPI_Win_allocate, and if a GPU does not reach the memory; with a
+  /// proxy the latter only for dynamic windows.
   Window attach(MPI_Win win);
   /// Collective. The memory may not be in use.
   void free(Window& window);

@@ -16,7 +16,7 @@ void Arrival::recognise(ReceivePayload& payload, FunctionRef<MPI_Comm()> comm) {
   const Announced announced = payload.announced(bytes);
   if (!announced.fetched && peer::rts_index(bytes) >= 0) peer_received_plain(bytes, source, comm());
   if (!announced.fetched && announced.bytes >= least_from_host && peer_checks() && payload.prefers_offers())
-    peer_seek_offers(source, tag, comm());
+    publish_wish_for_offers(source, tag, comm());
   bytes = announced.bytes;
   error = announced.error;
 }

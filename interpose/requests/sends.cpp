@@ -82,7 +82,7 @@ int send_offer(BlockingSend pmpi, SendPayload& offer, const Destination& to) {
 std::shared_ptr<SendPayload> host_offer(BlockingSend pmpi, const Outgoing& program, const Destination& to) {
   if (program.count <= 0 || program.type == MPI_DATATYPE_NULL || !peer_checks() || is_buffered(pmpi)) return nullptr;
   const std::int64_t bytes = program.count * datatype::size_of(program.type);
-  if (!peer_wants_from_host(bytes, to.rank, to.tag, to.comm) || !tells_refusal(to.comm, to.rank, to.tag))
+  if (!should_offer_from_host(bytes, to.rank, to.tag, to.comm) || !tells_refusal(to.comm, to.rank, to.tag))
     return nullptr;
   DeviceBuffer operand{.buffer = program.room(), .count = program.count, .ordinal = -1};
   operand.info = datatype::type_info(program.type);
@@ -98,7 +98,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
-  if (goes_as_it_is(peek) && !peer_wants_from_host(peek.bytes_on_host, dest, tag, comm))
+  if (goes_as_it_is(peek) && !should_offer_from_host(peek.bytes_on_host, dest, tag, comm))
     return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
     DeviceBuffer operand{.use = Use::read};

@@ -88,7 +88,7 @@ const Counter* counter_number(int index) {
       {"messages_in_fragments", "messages offered, to other nodes", event(PeerEvent::remote)},
       {"messages_put", "messages offered, and written by the sender's GPU", event(PeerEvent::put)},
       {"collectives_by_gpus", "collective calls, by kernels or messages between GPUs", event(PeerEvent::collective)},
-      {"messages_from_host", "messages from host memory that were offered for the receiver's GPU",
+      {"messages_from_host", "messages from host memory that were offered to the receiver's GPU",
        event(PeerEvent::from_host)},
   }};
   return index < 0 || index >= static_cast<int>(counters.size()) ? nullptr : &counters[static_cast<std::size_t>(index)];

@@ -31,7 +31,7 @@ bool are_offered() {
   return counter("messages_offered") != before && counter("messages_in_fragments") == 0;
 }
 
-/// From the first of each pair to the second.
+/// Data in host memory of the first of each pair, and room on the GPU of the second.
 struct HostToGpu {
   std::vector<char> data;
   Memory in;
@@ -71,7 +71,7 @@ TEST_CASE("long messages from host memory into that of GPUs", "[peer][from-host]
   send_again({strided, count, Place::host, one, bytes, Place::device}, receive_modes[0], from_host_tag, ends);
 }
 
-TEST_CASE("which messages from host memory are offered", "[from-host][.][from-host-way]") {
+TEST_CASE("which messages from host memory are offered", "[.][from-host]") {
   if (!all_have_partners() || any_host_only() || !are_offered()) return;
   const Type one = plain(MPI_BYTE);
   for (const int bytes : from_host_sizes) {
@@ -79,7 +79,7 @@ TEST_CASE("which messages from host memory are offered", "[from-host][.][from-ho
     const long long before = offers();
     send_again({one, bytes, Place::host, one, bytes, Place::device}, receive_modes[0], from_host_tag + bytes % 997,
                [](int sent) { return sent == each_sent; });
-    // The first one tells the receiver's wish.
+    // The first message publishes the envelope.
     if (first_of_pair()) CHECK(offers() - before == (bytes < 32'768 ? 0 : each_sent - 1));
   }
 }
@@ -102,6 +102,7 @@ TEST_CASE("receives by turns into host memory and a GPU's get ever fewer offers"
     for (const Place to : {Place::device, Place::host})
       send_again({one, 100'000, Place::host, one, 100'000, to}, receive_modes[0], from_host_tag + 1,
                  [](int) { return true; });
+  // The back-off skips 1, 2, 4, 8 ... of them.
   if (first_of_pair()) CHECK((offers() > before && offers() - before < 8));
 }
 
