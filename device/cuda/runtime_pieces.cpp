@@ -10,7 +10,7 @@
 namespace gpudt::device {
 namespace {
 
-void check(CUresult result, const char* call) {
+void check_driver(CUresult result, const char* call) {
   if (result == CUDA_SUCCESS) return;
   const Failure failure = result == CUDA_ERROR_OUT_OF_MEMORY ? Failure::out_of_memory : Failure::runtime;
   throw Error(failure, std::string(call) + ": error " + std::to_string(static_cast<int>(result)) + " of the driver");
@@ -26,7 +26,7 @@ class Physical {
   Physical(const Physical&) = delete;
   Physical& operator=(const Physical&) = delete;
   void take(CUresult result, const char* call) {
-    check(result, call);
+    check_driver(result, call);
     held_ = true;
   }
   CUmemGenericAllocationHandle* place() { return &handle_; }
@@ -70,8 +70,9 @@ int CudaRuntime::share_piece(int ordinal, std::uint64_t base) {
   physical.take(driver_->mem_retain_allocation_handle(physical.place(), reinterpret_cast<void*>(base)),
                 "cuMemRetainAllocationHandle");
   int file = -1;
-  check(driver_->mem_export_to_shareable_handle(&file, physical.get(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        "cuMemExportToShareableHandle");
+  check_driver(
+      driver_->mem_export_to_shareable_handle(&file, physical.get(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      "cuMemExportToShareableHandle");
   return file;
 }
 
@@ -80,7 +81,7 @@ void* CudaRuntime::map_pieces(int ordinal, std::span<const SharedPiece> pieces) 
   std::uint64_t bytes = 0, mapped = 0;
   for (const SharedPiece& piece : pieces) bytes += piece.size;
   CUdeviceptr address = 0;
-  check(driver_->mem_address_reserve(&address, bytes, 0, 0, 0), "cuMemAddressReserve");
+  check_driver(driver_->mem_address_reserve(&address, bytes, 0, 0, 0), "cuMemAddressReserve");
   try {
     for (const SharedPiece& piece : pieces) {
       Physical physical(*driver_);
@@ -88,14 +89,14 @@ void* CudaRuntime::map_pieces(int ordinal, std::span<const SharedPiece> pieces) 
                         physical.place(), reinterpret_cast<void*>(static_cast<std::intptr_t>(piece.file)),
                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                     "cuMemImportFromShareableHandle");
-      check(driver_->mem_map(address + mapped, piece.size, 0, physical.get(), 0), "cuMemMap");
+      check_driver(driver_->mem_map(address + mapped, piece.size, 0, physical.get(), 0), "cuMemMap");
       mapped += piece.size;
     }
     CUmemAccessDesc access = {};
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = ordinal;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    check(driver_->mem_set_access(address, bytes, &access, 1), "cuMemSetAccess");
+    check_driver(driver_->mem_set_access(address, bytes, &access, 1), "cuMemSetAccess");
   } catch (const Error&) {
     if (mapped != 0) driver_->mem_unmap(address, mapped);
     driver_->mem_address_free(address, bytes);
@@ -109,8 +110,8 @@ void CudaRuntime::unmap_pieces(int ordinal, void* address, std::uint64_t bytes) 
   std::optional<Current> current;
   if (contexts_[static_cast<std::size_t>(ordinal)].load() != nullptr) current.emplace(*this, ordinal);
   const auto at = reinterpret_cast<CUdeviceptr>(address);
-  check(driver_->mem_unmap(at, bytes), "cuMemUnmap");
-  check(driver_->mem_address_free(at, bytes), "cuMemAddressFree");
+  check_driver(driver_->mem_unmap(at, bytes), "cuMemUnmap");
+  check_driver(driver_->mem_address_free(at, bytes), "cuMemAddressFree");
 } catch (const std::exception&) {
   // The memory stays mapped.
 }

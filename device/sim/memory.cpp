@@ -20,14 +20,9 @@
 namespace gpudt::sim {
 namespace {
 
-constexpr std::size_t page = 4096;
 constexpr std::size_t granularity = 256;  // alignment that cudaMalloc promises
 constexpr int max_devices = 16;
 constexpr char object_name[] = "gpudt-sim";
-
-std::size_t round_up(std::size_t value, std::size_t to) {
-  return (value + to - 1) / to * to;
-}
 
 /// What is inside a cudaIpcMemHandle_t.
 struct Handle {

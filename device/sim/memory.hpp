@@ -19,6 +19,12 @@
 
 namespace gpudt::sim {
 
+constexpr std::size_t page = 4096;  ///< bytes
+
+constexpr std::size_t round_up(std::size_t value, std::size_t to) {
+  return (value + to - 1) / to * to;
+}
+
 enum class Kind : int { host = 0, pinned = 1, device = 2, managed = 3 };  // cudaMemoryType
 
 /// The memory object of a handle that may be a file descriptor.

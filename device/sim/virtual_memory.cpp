@@ -23,14 +23,9 @@ struct ObjectTail {
 
 namespace {
 
-constexpr std::size_t page = 4096;
-constexpr std::size_t granularity = std::size_t{2} << 20;
-constexpr char object_name[] = "gpudt-sim-handle";
-constexpr std::uint64_t object_magic = 0x6770756474736d68;
-
-std::size_t round_up(std::size_t value, std::size_t to) {
-  return (value + to - 1) / to * to;
-}
+constexpr std::size_t physical_granularity = std::size_t{2} << 20;
+constexpr char handle_name[] = "gpudt-sim-handle";
+constexpr std::uint64_t handle_magic = 0x6770756474736d68;
 
 ObjectTail* map_tail(int file, std::size_t bytes) {
   void* const tail = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(bytes));
@@ -40,8 +35,8 @@ ObjectTail* map_tail(int file, std::size_t bytes) {
 }  // namespace
 
 int make_object(std::size_t bytes, int device) {
-  const int file = memfd_create(object_name, MFD_CLOEXEC);
-  const ObjectTail tail = {object_magic, bytes, device, 0};
+  const int file = memfd_create(handle_name, MFD_CLOEXEC);
+  const ObjectTail tail = {handle_magic, bytes, device, 0};
   if (file >= 0 && (ftruncate(file, static_cast<off_t>(bytes + page)) != 0 ||
                     pwrite(file, &tail, sizeof tail, static_cast<off_t>(bytes)) != sizeof tail)) {
     close(file);
@@ -55,7 +50,7 @@ int device_of_object(int file, std::size_t* bytes) {
   if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size <= static_cast<off_t>(page)) return -1;
   ObjectTail tail{};
   const auto size = static_cast<std::size_t>(status.st_size) - page;
-  if (pread(file, &tail, sizeof tail, static_cast<off_t>(size)) != sizeof tail || tail.magic != object_magic ||
+  if (pread(file, &tail, sizeof tail, static_cast<off_t>(size)) != sizeof tail || tail.magic != handle_magic ||
       tail.bytes != size)
     return -1;
   *bytes = size;
@@ -160,7 +155,7 @@ cudaError_t Memory::map_objects(std::size_t count, const int* files, const std::
   std::size_t bytes = 0, mapped = 0;
   for (std::size_t i = 0; i < count; ++i) bytes += sizes[i];
   void* reserved = nullptr;
-  if (const cudaError_t error = reserve(bytes, granularity, &reserved)) return error;
+  if (const cudaError_t error = reserve(bytes, physical_granularity, &reserved)) return error;
   auto* const begin = static_cast<char*>(reserved);
   cudaError_t error = cudaSuccess;
   for (std::size_t i = 0; i < count && error == cudaSuccess; ++i) {

@@ -91,12 +91,12 @@ void with_all_handles(MPI_T_pvar_session session, Act act) {
     if (each->session == session) act(*each);
 }
 
-void start(Handle& handle) {
+void start_counting(Handle& handle) {
   if (!handle.started) handle.since = value_of(handle.counter) - handle.counted;
   handle.started = true;
 }
 
-void stop(Handle& handle) {
+void stop_counting(Handle& handle) {
   if (handle.started) handle.counted = value_of(handle.counter) - handle.since;
   handle.started = false;
 }
@@ -162,11 +162,11 @@ std::optional<int> free_handle(MPI_T_pvar_session session, MPI_T_pvar_handle han
 }
 
 std::optional<int> start_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
-  return with_handle(session, handle, start);
+  return with_handle(session, handle, start_counting);
 }
 
 std::optional<int> stop_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
-  return with_handle(session, handle, stop);
+  return with_handle(session, handle, stop_counting);
 }
 
 std::optional<int> read_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle, std::int64_t& value) {
@@ -179,11 +179,11 @@ std::optional<int> check_handle(MPI_T_pvar_session session, MPI_T_pvar_handle ha
 }
 
 void start_all_handles(MPI_T_pvar_session session) {
-  with_all_handles(session, start);
+  with_all_handles(session, start_counting);
 }
 
 void stop_all_handles(MPI_T_pvar_session session) {
-  with_all_handles(session, stop);
+  with_all_handles(session, stop_counting);
 }
 
 void free_all_handles(MPI_T_pvar_session session) {

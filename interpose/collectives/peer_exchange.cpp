@@ -35,7 +35,7 @@ constexpr std::int64_t least_block_from_root = 8 << 10;
 constexpr std::int64_t longer_than_eager = 8 << 10;
 
 /// Over several nodes processes agree by a collective of MPI, which does not pay for shorter blocks.
-constexpr std::int64_t least_over_nodes = 128 << 10;
+constexpr std::int64_t least_exchange_over_nodes = 128 << 10;
 
 /// Maximum number of messages that a process sends for one call: with more, they would wait for descriptors.
 constexpr std::size_t most_given = 64;
@@ -298,7 +298,7 @@ namespace {
 /// as it would for their agreement.
 bool asked_over_nodes(const Call& call, CommState& comm_state, Flow flow, const Known& known) {
   if (!comm_state.over_nodes || flow != Flow::other || !known.distinct || known.varies) return false;
-  const std::int64_t least = collectives_forced() == Protocol::peer ? 1 : least_over_nodes;
+  const std::int64_t least = collectives_forced() == Protocol::peer ? 1 : least_exchange_over_nodes;
   return known.bytes() >= least * known.blocks && !comm_state.backoff_for(call.name, length_of(known)).passes();
 }
 

@@ -26,7 +26,7 @@ using device::Result;
 using peer::Contribution;
 
 /// Over several nodes the agreement costs more than it gains for shorter inputs, as measured (MPI_Allreduce of float).
-constexpr std::int64_t least_over_nodes = 2 << 20;
+constexpr std::int64_t least_reduction_over_nodes = 2 << 20;
 /// Nor does it pay for shorter blocks of MPI_Reduce_scatter, since each block is a reduction of MPI.
 constexpr std::int64_t least_block_over_nodes = 64 << 10;
 
@@ -283,7 +283,7 @@ bool can_reduce(const CommState& state, const ReductionArguments& arguments, con
                 MPI_Datatype type, std::int64_t bytes) {
   if (state.together) return true;
   const auto blocks = static_cast<std::int64_t>(std::max(arguments.blocks.size(), std::size_t{1}));
-  const bool pays = bytes >= least_over_nodes && bytes / blocks >= least_block_over_nodes;
+  const bool pays = bytes >= least_reduction_over_nodes && bytes / blocks >= least_block_over_nodes;
   return (pays || collectives_forced() == Protocol::peer) && NodeReduction::is_possible(arguments, arithmetic, type);
 }
 

@@ -21,11 +21,11 @@ constexpr std::size_t most_kept = 64;
 /// Bytes at the beginning whose pages are kept, since an RTS comes there.
 constexpr std::size_t pages_kept = 4096;
 
-Mutex mutex;
-auto& kept GUARDED_BY(mutex) = never_destroyed<std::map<std::size_t, std::vector<std::byte*>>>();
+Mutex kept_mutex;
+auto& kept GUARDED_BY(kept_mutex) = never_destroyed<std::map<std::size_t, std::vector<std::byte*>>>();
 
 std::byte* take_kept(std::size_t bytes) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(kept_mutex);
   std::vector<std::byte*>& rooms = kept[bytes];
   rooms.reserve(most_kept);  // so that keep() does not allocate
   if (rooms.empty()) return nullptr;
@@ -35,7 +35,7 @@ std::byte* take_kept(std::size_t bytes) {
 }
 
 bool keep(std::byte* data, std::size_t bytes) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(kept_mutex);
   const auto rooms = kept.find(bytes);
   if (rooms == kept.end() || rooms->second.size() == most_kept) return false;
   rooms->second.push_back(data);
@@ -70,7 +70,7 @@ void LazyRoom::swap(LazyRoom& other) noexcept {
 }
 
 void lazy_rooms_stop() {
-  const LockGuard lock(mutex);
+  const LockGuard lock(kept_mutex);
   for (const auto& [bytes, rooms] : kept)
     for (std::byte* const data : rooms) munmap(data, bytes);
   kept.clear();

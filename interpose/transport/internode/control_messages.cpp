@@ -16,7 +16,7 @@
 namespace gpudt::interpose::peer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 constexpr int control_burst = 16;          ///< control messages taken in one poll()
 constexpr int most_receive_failures = 16;  ///< after which no more are posted
@@ -148,10 +148,10 @@ bool Remote::stop() {
     for (const auto& [rank, partner] : partners_)
       if (partner.image) enter(rank, bye);
   }
-  const auto deadline = Clock::now() + stop_timeout;
+  const auto deadline = SteadyClock::now() + stop_timeout;
   do {
     poll(Tests::all);
-  } while (!(quiet() && all_gone()) && Clock::now() < deadline);
+  } while (!(quiet() && all_gone()) && SteadyClock::now() < deadline);
   if (MPI_Request request = requests_.request_of(listening_); request != MPI_REQUEST_NULL) {
     PMPI_Cancel(&request);
     PMPI_Wait(&request, MPI_STATUS_IGNORE);

@@ -25,9 +25,9 @@ struct Wanted {
   bool waited_for = false;  ///< in vain: it may be for a later message, or still be receiving an earlier one
 };
 
-Mutex mutex;
-auto& wanted GUARDED_BY(mutex) = never_destroyed<std::vector<Wanted>>();  // seldom more than a few
-std::uint64_t last_number GUARDED_BY(mutex) = 0;
+Mutex wanted_mutex;
+auto& wanted GUARDED_BY(wanted_mutex) = never_destroyed<std::vector<Wanted>>();  // seldom more than a few
+std::uint64_t last_number GUARDED_BY(wanted_mutex) = 0;
 std::recursive_mutex matching;  // taken only in programs with several threads, which Clang could not follow
 
 }  // namespace
@@ -35,14 +35,14 @@ std::recursive_mutex matching;  // taken only in programs with several threads, 
 // A communicator of 0 is an error, which is MPI's to report.
 bool PendingReceive::note(const Selects& selects, MPI_Comm comm) {
   if (!selects || !peer_checks() || comm == MPI_Comm{} || comm == MPI_COMM_NULL) return false;
-  const LockGuard lock(mutex);
+  const LockGuard lock(wanted_mutex);
   wanted.push_back({{context_of(comm), selects->source, selects->tag}, std::this_thread::get_id(), ++last_number});
   return true;
 }
 
 /// A thread's receives end in the opposite order, if there is one within another.
 void PendingReceive::forget() {
-  const LockGuard lock(mutex);
+  const LockGuard lock(wanted_mutex);
   const auto last = std::find_if(wanted.rbegin(), wanted.rend(),
                                  [](const Wanted& each) { return each.thread == std::this_thread::get_id(); });
   wanted.erase(std::next(last).base());
@@ -63,19 +63,19 @@ bool may_have(const Wanted& receive, const Envelope& envelope, std::uint64_t num
 
 std::uint64_t receives_so_far() {
   if (!peer_has_threads()) return 0;
-  const LockGuard lock(mutex);
+  const LockGuard lock(wanted_mutex);
   return last_number;
 }
 
 bool may_have_come(const Envelope& envelope, std::uint64_t number) {
   if (number == 0) return false;
-  const LockGuard lock(mutex);
+  const LockGuard lock(wanted_mutex);
   return std::any_of(wanted.begin(), wanted.end(),
                      [&](const Wanted& each) { return may_have(each, envelope, number); });
 }
 
 void waited_in_vain(const Envelope& envelope, std::uint64_t number) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(wanted_mutex);
   for (Wanted& each : wanted)
     if (may_have(each, envelope, number)) each.waited_for = true;
 }
