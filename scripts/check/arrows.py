@@ -9,13 +9,12 @@ below the one that it lives in. Exits with 1 if there is one.
 """
 import argparse
 import collections
-import json
 import pathlib
 import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+from commands import ROOT, commands
 
 # What each room may include, beside itself.
 ALLOWED = {
@@ -83,12 +82,16 @@ def arrows():
 
 
 def objects(build):
-    """Path, room and source of each object file of a room that has been built."""
-    for command in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        path, source = build / command["output"], (build / command["file"]).resolve()
-        room = room_of(source.relative_to(ROOT).as_posix()) if source.is_relative_to(ROOT) else None
-        if room and path.suffix == ".o" and path.exists():
-            yield str(path), room, source.relative_to(ROOT).as_posix()
+    """Path, room and source of each object file of a room that has been built; for several sources, the room."""
+    found = collections.defaultdict(list)
+    for command in commands(build):
+        path, source = build / command["output"], pathlib.Path(command["file"])
+        if source.is_relative_to(ROOT) and path.suffix == ".o" and path.exists():
+            found[str(path)].append(source.relative_to(ROOT).as_posix())
+    for path, names in found.items():
+        room, *others = {room_of(name) for name in names}
+        if room and not others:  # else it is of a program that has files of several rooms
+            yield path, room, names[0] if len(names) == 1 else room
 
 
 def symbol_arrows(build):

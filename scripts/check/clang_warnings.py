@@ -11,7 +11,6 @@ import argparse
 import collections
 import concurrent.futures
 import functools
-import json
 import os
 import pathlib
 import re
@@ -20,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+from commands import ROOT, commands
+
 FOLDERS = ("base", "datatype", "device", "interpose")
 WARNINGS = ["-Wthread-safety", "-Wexit-time-destructors"]
 FLAGS = [*WARNINGS, "-Werror", "-Wno-unknown-warning-option"]
@@ -52,8 +52,8 @@ def flags_of(words):
 def sources(build):
     """The sources to be analysed, and the flags of all their targets together, which do not contradict each other."""
     names, flags = [], []
-    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        file = (build / entry["file"]).resolve()
+    for entry in commands(build):
+        file = pathlib.Path(entry["file"])
         name = file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else ""
         if name.split("/")[0] not in FOLDERS or file.suffix != ".cpp":
             continue

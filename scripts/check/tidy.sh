@@ -13,6 +13,12 @@ set -euo pipefail
 . "$(dirname "$0")/../common.sh"
 cd "$root"
 
+commands=$(mktemp -d)
+trap 'rm -rf "$commands"' EXIT
+# Without what is said of precompiled headers, which are GCC's: each file includes what it uses.
+"$root/scripts/check/commands.py" "$build" | sed -E 's/ -include [^ ]*precompiled\.hpp//; s/ -fpch-preprocess//; s/ -Winvalid-pch//' \
+  >"$commands/compile_commands.json"
+
 folders=(datatype device initiated interpose pingpong)
 commits=50
 latest=
@@ -30,7 +36,7 @@ done
 compiled() {
   local name
   awk '!seen[$0]++' | while read -r name; do
-    if grep -q "\"file\": \".*/$name\"" "$build/compile_commands.json"; then
+    if grep -q "\"file\": \".*/$name\"" "$commands/compile_commands.json"; then
       echo "$name"
     fi
   done
@@ -52,12 +58,6 @@ elif [ ${#files[@]} -eq 0 ]; then
   say "clang-tidy: all ${#files[@]} files"
 fi
 [ ${#files[@]} -gt 0 ] || exit 0
-
-# Without what is said of precompiled headers, which are GCC's: each file includes what it uses.
-commands=$(mktemp -d)
-trap 'rm -rf "$commands"' EXIT
-sed -E 's/ -include [^ ]*precompiled\.hpp//; s/ -fpch-preprocess//; s/ -Winvalid-pch//' \
-  "$build/compile_commands.json" >"$commands/compile_commands.json"
 
 # One file per processor at a time. What clang-tidy writes to standard error is its count of suppressed warnings.
 printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy -p "$commands" --quiet \
