@@ -6,10 +6,10 @@ namespace gpudt::initiated::programs {
 namespace {
 
 /// [begin, end): the part of number `index` of `count`.
-struct Part {
+struct Portion {
   int begin, end;
 };
-__device__ Part part_of(int total, int index, int count) {
+__device__ Portion portion_of(int total, int index, int count) {
   return {static_cast<int>(static_cast<long long>(total) * index / count),
           static_cast<int>(static_cast<long long>(total) * (index + 1) / count)};
 }
@@ -22,7 +22,7 @@ __device__ void wait_for_neighbours(Rank& rank) {
 
 // --- stencil --------------------------------------------------------------------------------------------------------
 
-__device__ void stencil_rows(const StencilShape& shape, const double* in, double* out, Part rows) {
+__device__ void stencil_rows(const StencilShape& shape, const double* in, double* out, Portion rows) {
   const int each = (rows.end - rows.begin) * columns;
   for (int i = static_cast<int>(threadIdx.x); i < each * planes; i += static_cast<int>(blockDim.x)) {
     const int z = i / each, row = rows.begin + i % each / columns, column = i % columns;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(512) stencil(const __grid_constant__ Stencil p
   __shared__ RankState state;
   Rank rank(p.world, state);
   const StencilShape shape = p.shape;
-  const Part rows = part_of(shape.rows, rank.local_rank(), rank.local_size());
+  const Portion rows = portion_of(shape.rows, rank.local_rank(), rank.local_size());
   const std::int64_t field_bytes = shape.points() * static_cast<std::int64_t>(sizeof(double));
   const bool first = rank.local_rank() == 0, last = rank.local_rank() + 1 == rank.local_size();
   const auto row_bytes = [&](int row) { return shape.index(0, row, 0) * static_cast<std::int64_t>(sizeof(double)); };
@@ -66,13 +66,13 @@ __global__ void __launch_bounds__(512) stencil(const __grid_constant__ Stencil p
 }
 
 __global__ void __launch_bounds__(512) stencil_step(StencilShape shape, const double* in, double* out) {
-  stencil_rows(shape, in, out, part_of(shape.rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)));
+  stencil_rows(shape, in, out, portion_of(shape.rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)));
 }
 
 // --- sparse matrices ------------------------------------------------------------------------------------------------
 
 /// A warp for each row. Returns, in thread 0, the sum of the squares of all rows' products. Ends with a barrier.
-__device__ double multiply_rows(const SparseRows& matrix, const double* vector, double* product, Part rows) {
+__device__ double multiply_rows(const SparseRows& matrix, const double* vector, double* product, Portion rows) {
   __shared__ double squares_of[32];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32);
@@ -94,12 +94,12 @@ __device__ double multiply_rows(const SparseRows& matrix, const double* vector, 
 }
 
 /// Ranks have rows of the matrix, and the same of the vectors.
-__global__ void __launch_bounds__(512) multiply(const __grid_constant__ Multiply p) {
+__global__ void __launch_bounds__(512) multiply_sparse(const __grid_constant__ Multiply p) {
   __shared__ RankState state;
   __shared__ double factor;
   Rank rank(p.world, state);
   const SparseRows& matrix = p.matrix;
-  const Part rows = part_of(matrix.rows, rank.local_rank(), rank.local_size());
+  const Portion rows = portion_of(matrix.rows, rank.local_rank(), rank.local_size());
   double* const vectors = reinterpret_cast<double*>(p.window.base);
   const int mine = rank.gpu() * matrix.rows;  // of the vector, this GPU's part
   const std::int64_t bytes =
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(512) multiply(const __grid_constant__ Multiply
 __global__ void __launch_bounds__(512)
     multiply_once(SparseRows matrix, const double* vector, double* product, double* squares) {
   const double mine = multiply_rows(matrix, vector, product,
-                                    part_of(matrix.rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)));
+                                    portion_of(matrix.rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)));
   if (threadIdx.x == 0 && squares != nullptr) atomicAdd(squares, mine);
 }
 
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(512) particles(const __grid_constant__ Particl
   __shared__ RankState state;
   Rank rank(p.world, state);
   const Domain& domain = p.domain;
-  const Part mine = part_of(domain.segments, rank.local_rank(), rank.local_size());
+  const Portion mine = portion_of(domain.segments, rank.local_rank(), rank.local_size());
   const bool first = rank.local_rank() == 0, last = rank.local_rank() + 1 == rank.local_size();
   Segment* const sorted = reinterpret_cast<Segment*>(p.window.base);
   Segment* const moved_to = sorted + domain.segments + 2;
@@ -247,12 +247,12 @@ __global__ void __launch_bounds__(512) particles(const __grid_constant__ Particl
 }
 
 __global__ void __launch_bounds__(512) move_once(Domain domain, const Segment* sorted, Segment* moved_to) {
-  const Part mine = part_of(domain.segments, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  const Portion mine = portion_of(domain.segments, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
   for (int s = mine.begin; s < mine.end; ++s) move_segment(domain, sorted, moved_to, s);
 }
 __global__ void __launch_bounds__(512)
     sort_once(Domain domain, const Segment* moved_from, Segment* sorted, std::int32_t* lost) {
-  const Part mine = part_of(domain.segments, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  const Portion mine = portion_of(domain.segments, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
   for (int s = mine.begin; s < mine.end; ++s) sort_segment(domain, moved_from, sorted, s, lost);
 }
 
@@ -265,7 +265,7 @@ void launch_stencil_step(const StencilShape& shape, const double* in, double* ou
   stencil_step<<<static_cast<unsigned>(blocks), 512>>>(shape, in, out);
 }
 const void* multiply_kernel() {
-  return reinterpret_cast<const void*>(multiply);
+  return reinterpret_cast<const void*>(multiply_sparse);
 }
 void launch_multiply(const SparseRows& matrix, const double* vector, double* product, double* squares, int blocks) {
   multiply_once<<<static_cast<unsigned>(blocks), 512>>>(matrix, vector, product, squares);
