@@ -258,20 +258,24 @@ void Memory::read(void* to, std::size_t bytes, std::size_t offset) const {
 
 Image::Image(const Type& type, std::int64_t count, std::size_t skew) {
   const MPI_Aint low = type.low(count), high = type.high(count);
-  bytes_.resize(2 * guard_bytes + skew + static_cast<std::size_t>(high - low));
+  bytes_.assign(2 * guard_bytes + skew + static_cast<std::size_t>(high - low), poison_byte);
   origin_ = static_cast<std::ptrdiff_t>(guard_bytes + skew) - low;
-  poison();
 }
 
 void Image::poison() {
   std::fill(bytes_.begin(), bytes_.end(), poison_byte);
 }
 
-void Image::fill(std::uint64_t key) {
-  for (std::size_t at = 0; at < bytes_.size(); at += sizeof(std::uint64_t)) {
+void Image::fill(std::uint64_t key, std::size_t skew) {
+  constexpr std::size_t word = sizeof(std::uint64_t);
+  char* const begin = bytes_.data() + skew;
+  const std::size_t size = bytes_.size() - skew, words_end = size / word * word;
+  const auto put = [&](std::size_t at, std::size_t bytes) {
     const std::uint64_t value = mix(key, at);
-    std::memcpy(bytes_.data() + at, &value, std::min(sizeof value, bytes_.size() - at));
-  }
+    std::memcpy(begin + at, &value, bytes);
+  };
+  for (std::size_t at = 0; at < words_end; at += word) put(at, word);
+  put(words_end, size - words_end);
 }
 
 Stream stream_of(const Type& type, std::int64_t count, std::uint64_t key) {
@@ -289,12 +293,16 @@ Stream stream_of(const Type& type, std::int64_t count, std::uint64_t key) {
 void unpack_into(Image& image, const Type& type, std::int64_t count, const Stream& stream) {
   const auto full = static_cast<std::size_t>(type.size() * count);
   if (full == 0) return;
+  int position = 0;
+  if (stream.size() >= full) {
+    PMPI_Unpack(stream.data(), static_cast<int>(full), &position, image.base(), as_count(count), type, world());
+    return;
+  }
   Stream first(full, '\x00'), second(full, '\xff');
-  std::copy_n(stream.begin(), std::min(full, stream.size()), first.begin());
-  std::copy_n(stream.begin(), std::min(full, stream.size()), second.begin());
+  std::copy(stream.begin(), stream.end(), first.begin());
+  std::copy(stream.begin(), stream.end(), second.begin());
   Image other = image;
   const std::vector<char> before = image.bytes();
-  int position = 0;
   PMPI_Unpack(first.data(), static_cast<int>(full), &position, image.base(), as_count(count), type, world());
   position = 0;
   PMPI_Unpack(second.data(), static_cast<int>(full), &position, other.base(), as_count(count), type, world());
@@ -305,7 +313,7 @@ void unpack_into(Image& image, const Type& type, std::int64_t count, const Strea
 // --- buffers ---------------------------------------------------------------------------------------------------------
 
 Buffer::Buffer(Place place, const Type& type, std::int64_t count, std::size_t skew)
-    : type_(&type), count_(count), image_(type, count, skew), memory_(place, image_.bytes().size()) {
+    : type_(&type), count_(count), skew_(skew), image_(type, count, skew), memory_(place, image_.bytes().size()) {
   upload();
 }
 
@@ -316,10 +324,7 @@ void Buffer::upload() {
 void Buffer::fill(std::uint64_t key) {
   // The pattern belongs to places relative to the first byte of an unskewed image, so that streams do not depend on
   // the skew.
-  Image pattern(*type_, count_);
-  pattern.fill(key);
-  const std::size_t skew = image_.bytes().size() - pattern.bytes().size();
-  std::copy(pattern.bytes().begin(), pattern.bytes().end(), image_.bytes().begin() + static_cast<std::ptrdiff_t>(skew));
+  image_.fill(key, skew_);
   upload();
 }
 
@@ -354,8 +359,8 @@ std::string Buffer::difference_outside() const {
 }
 
 std::string Buffer::compare(const std::vector<char>& found) const {
+  if (found == image_.bytes()) return "";  // sooner than std::mismatch, which looks at byte after byte
   const auto [here, there] = std::mismatch(found.begin(), found.end(), image_.bytes().begin());
-  if (here == found.end()) return "";
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < found.size(); ++i) wrong += found[i] != image_.bytes()[i] ? 1 : 0;
   const auto hex = [](char byte) { return std::to_string(static_cast<unsigned char>(byte)); };

@@ -160,7 +160,8 @@ class Image {
   const std::vector<char>& bytes() const { return bytes_; }
   std::ptrdiff_t origin() const { return origin_; }
   void poison();
-  void fill(std::uint64_t key);  ///< a pattern that depends on key and place, in gaps and guards too
+  /// A pattern that depends on key and place, in gaps and guards too. The first `skew` bytes remain.
+  void fill(std::uint64_t key, std::size_t skew = 0);
 
  private:
   std::vector<char> bytes_;
@@ -191,6 +192,7 @@ class Buffer {
   std::string compare(const std::vector<char>& found) const;
   const Type* type_;
   std::int64_t count_;
+  std::size_t skew_;
   Image image_;
   Memory memory_;
 };
