@@ -52,8 +52,9 @@ typedef struct gpudt_region {
  * the regions that are attached to `win` now (MPI_Win_attach), and *count to its length. The array is allocated by
  * malloc; the caller frees it. `gpu`: a CUDA device number of this process. It reaches memory of cudaMalloc, and of
  * cuMemCreate with file descriptors as handles, of processes of its node, unless GPUDT_ORDER or GPUDT_CHECK is set;
- * else `here` is NULL. The addresses are valid until the memory is detached or the window freed. Memory that was mapped
- * by this call stays allocated after its owner frees it, until the next call or MPI_Win_free.
+ * else `here` is NULL. The addresses are valid until the memory is detached or the window freed, those of cuMemCreate
+ * also until the next call if more has been mapped beside the memory. Memory that was mapped by this call stays
+ * allocated after its owner frees it, until the next call or MPI_Win_free.
  *
  * Collective over the processes of the window, which attach and detach nothing meanwhile. Returns MPI_SUCCESS or the
  * code of an error, for which it has called the window's handler: MPI_ERR_RMA_FLAVOR for other windows, and for those

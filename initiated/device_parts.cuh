@@ -255,6 +255,8 @@ class WaitTimer {
     if (started_ == 0) started_ = now;
     if (now - started_ > world_.timeout_ns) fail(world_, rank_, call_, Status::timed_out);
   }
+  /// Another wait of the same call.
+  __device__ __forceinline__ void restart() { started_ = 0; }
 
  private:
   const KernelWorld& world_;

@@ -95,8 +95,11 @@ __device__ __forceinline__ Access access_of(const void* origin_addr, std::int64_
   if (made.status == Status::ok) made.status = target.status;
   if (made.status == Status::ok && origin.bytes != target.bytes) made.status = Status::bad_count;
   if (made.status == Status::ok && (target_rank < 0 || target_rank >= win.rank.size())) made.status = Status::bad_rank;
-  if (made.status == Status::ok)
-    made.there.offset = target_disp * initiated::detail::unit_of(win.window, win.rank.gpu_of(target_rank));
+  if (made.status == Status::ok) {
+    const std::int64_t unit = initiated::detail::unit_of(win.window, win.rank.gpu_of(target_rank));
+    made.there.offset = target_disp * unit;
+    if (__mul64hi(target_disp, unit) != made.there.offset >> 63) made.status = Status::bad_range;
+  }
   return made;
 }
 __device__ __forceinline__ Status refused(const char* name, Status status, std::int64_t origin_count, int target_rank,

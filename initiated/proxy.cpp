@@ -389,6 +389,7 @@ void Proxy::accept_answer(const Buffer& buffer) {
   if (ticket < completed_ || ticket >= next_ || !sent.is_get || sent.done)
     throw std::runtime_error("an answer that nobody has asked for");
   ProxySlot& slot = memory_.slots[ticket % proxy_slots];
+  while (!test(sent.request)) continue;  // it has been received, but the buffer is MPI's until its request says so
   std::memcpy(slot.payload, buffer.payload(), static_cast<std::size_t>(command.bytes));
   sent.done = true;
   publish(slot.answered, ticket + 1);

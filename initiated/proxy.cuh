@@ -142,6 +142,7 @@ __device__ void put_by_proxy(const FarMove& put, const KernelWorld& world) {
   bool signalled = !put.with_signal;
   while (begin < end || !signalled) {
     const Piece piece = first_piece(begin, end, most);
+    timer.restart();
     const std::uint64_t ticket = team.tell(team.leads() ? queue.take() : 0);
     ProxySlot& slot = queue.slot(ticket);
     ProxyCommand command = command_of(ProxyCall::put, put, piece);
@@ -181,6 +182,7 @@ __device__ void get_by_proxy(const FarMove& get, const KernelWorld& world) {
   const std::int64_t most = listed ? proxy_listed_get(get.there.layout->align) : proxy_payload;
   while (begin < end) {
     const Piece piece = first_piece(begin, end, most);
+    timer.restart();
     const std::uint64_t ticket = team.tell(team.leads() ? queue.take() : 0);
     ProxySlot& slot = queue.slot(ticket);
     ProxyCommand command = command_of(ProxyCall::get, get, piece);

@@ -72,7 +72,7 @@ class RankCore {
     }
     const std::int64_t low = remote.offset + there.low, high = remote.offset + there.high;
     if (remote.window.regions != nullptr) return check_address(remote, gpu, low, high, place);
-    return low >= 0 && high <= part.bytes ? Status::ok : Status::bad_range;
+    return low >= 0 && low <= high && high <= part.bytes ? Status::ok : Status::bad_range;
   }
   /// The rest of it in a dynamic window, whose bytes [low, high) are accessed.
   __device__ __forceinline__ Status check_address(const Remote& remote, int gpu, std::int64_t low, std::int64_t high,
@@ -80,7 +80,7 @@ class RankCore {
     place = nullptr;
     if (low == high) return Status::ok;  // nothing is accessed
     place = place_in(remote.window.regions[gpu], remote.offset, low, high);
-    return place != nowhere() ? Status::ok : Status::bad_range;
+    return low <= high && place != nowhere() ? Status::ok : Status::bad_range;
   }
   /// The same with a notification in the remote side's window.
   __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,

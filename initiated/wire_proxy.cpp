@@ -77,7 +77,12 @@ class CudaCopies final : public ProxyCopies {
     ++launches_;
   }
 
-  void begin() override { check(cudaSetDevice(device_), "cudaSetDevice"); }
+  void begin() override {
+    check(cudaSetDevice(device_), "cudaSetDevice");
+    // Queries of events while other threads capture streams neither fail nor end these captures.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  }
   void to_window(char* window, const char* buffer, std::size_t bytes, std::size_t rows, std::size_t stride) override {
     copy(window, stride, buffer, bytes, bytes, rows, cudaMemcpyHostToDevice);
   }
@@ -190,8 +195,9 @@ class RingMemory {
 class ProxyWire final : public Wire {
  public:
   ProxyWire(MPI_Comm comm, int process, int processes) : who_("process " + std::to_string(process) + ": ") {
-    int level = MPI_THREAD_SINGLE;
-    PMPI_Query_thread(&level);
+    int mine = MPI_THREAD_SINGLE, level = mine;  // it may differ: all throw, or none
+    PMPI_Query_thread(&mine);
+    check_mpi(PMPI_Allreduce(&mine, &level, 1, MPI_INT, MPI_MIN, comm), "World: " + who_ + "MPI_Allreduce");
     if (level < MPI_THREAD_MULTIPLE)
       throw Error(
           "World: " + who_ +

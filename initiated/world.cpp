@@ -87,7 +87,7 @@ class World::State {
     std::string failure;
     try {
       body();
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {  // of MPI or a thread, too: the others wait in gather()
       failure = error.what();
     }
     const std::vector<MPI_Aint> failed = wire->gather(failure.empty() ? 0 : 1);
@@ -100,7 +100,7 @@ class World::State {
   void add_far(WiredMemory& memory) const {
     const std::vector<MPI_Aint> bytes = wire->gather(memory.bytes[static_cast<std::size_t>(gpu)]);
     for (std::size_t i = 0; i < bytes.size(); ++i)
-      if (memory.there[i] == nullptr) memory.bytes[i] = bytes[i];
+      if (memory.there[i] == nullptr && !is_near(i)) memory.bytes[i] = bytes[i];
   }
   /// The window of all GPUs' `memory`, which is freed with the window if `owned`.
   Window add(const char* call, const WiredMemory& memory, bool owned) {
@@ -108,7 +108,10 @@ class World::State {
     Kept kept;
     if (owned) kept.memory = memory;
     const auto here = static_cast<std::size_t>(gpu);
-    Window window = {memory.base, memory.bytes[here], next_window_++};
+    Window window = {memory.base, memory.bytes[here], next_window_++};  // first: ids are to stay the same everywhere
+    for (std::size_t i = 0; i < memory.there.size(); ++i)
+      if (memory.there[i] == nullptr && memory.bytes[i] > 0 && is_near(i))
+        throw Error(call + (": " + who()) + "this GPU does not reach the memory of process " + std::to_string(i));
     if (wire->symmetric() && owned) {
       check_distances(call, memory);
     } else {
@@ -127,6 +130,8 @@ class World::State {
   Window add(const char* call, const std::vector<std::vector<WindowRegion>>& regions) {
     check_windows(call);
     Kept kept;
+    Window window;
+    window.id = next_window_++;  // first, as above
     std::vector<WindowRegion> all;
     for (const auto& list : regions) all.insert(all.end(), list.begin(), list.end());
     const WindowRegion* first = upload(call, kept.parts, all);
@@ -135,12 +140,14 @@ class World::State {
       lists.push_back({first, static_cast<std::int64_t>(list.size())});
       first += list.size();
     }
-    Window window;
-    window.id = next_window_++;
     window.regions = upload(call, kept.lists, lists);
     windows_[window.id] = kept;
     return window;
   }
+  /// Collective, after a failure of add() in any process: by those in which it has not failed, too.
+  void undo(Window& window) { window.id == no_window ? wire->hide(no_window) : free(window); }
+  /// Whether notifications reach a GPU by loads and stores: they would overtake data that do not, and no flush waits.
+  bool is_near(std::size_t process) const { return kernel.reach(queues_.base, static_cast<int>(process)) != nullptr; }
   void free(Window& window) {
     const auto found = windows_.find(window.id);
     if (found == windows_.end()) return;
@@ -320,12 +327,24 @@ Window World::allocate(std::int64_t bytes) {
   try {
     state_->together("World::allocate", [&] { window = state_->add("World::allocate", memory, true); });
   } catch (const Error&) {
-    window.base == nullptr ? state_->wire->free(memory) : state_->free(window);
+    const bool mine = window.id == no_window;
+    state_->undo(window);
+    if (mine) state_->wire->free(memory);
     throw;
   }
   window.bytes = bytes;
   return window;
 }
+
+namespace {
+
+bool is_of_device(const void* memory, int device) {
+  cudaPointerAttributes its = {};
+  return cudaPointerGetAttributes(&its, memory) == cudaSuccess && its.type == cudaMemoryTypeDevice &&
+         its.device == device;
+}
+
+}  // namespace
 
 Window World::attach(MPI_Win win) {
   const std::string who = "World::attach: " + state_->who();
@@ -337,23 +356,35 @@ Window World::attach(MPI_Win win) {
   if (same != MPI_IDENT) throw Error(who + "the window's processes are not those of the World, in its order");
   Window window;
   WiredMemory memory;
+  std::vector<std::vector<WindowRegion>> regions;
   bool dynamic = false;
   state_->together("World::attach", [&] {
     dynamic = flavor_of(win, who) == MPI_WIN_FLAVOR_DYNAMIC;
-    if (dynamic)
-      window = state_->add("World::attach", regions_of(win, state_->gpus, state_->device, who));
-    else
-      memory = addresses_of(win, state_->gpus, who);
+    if (dynamic) {
+      regions = regions_of(win, state_->gpus, state_->device, who);
+      return;
+    }
+    memory = addresses_of(win, state_->gpus, who);
+    if (memory.base != nullptr && !is_of_device(memory.base, state_->device))
+      throw Error(who + "this process has no memory in the window that this GPU reaches: " + reach_remedy());
   });
-  if (dynamic) return window;
-  if (state_->kernel.proxy.slots != nullptr) state_->add_far(memory);
-  state_->together("World::attach", [&] {
-    for (std::size_t i = 0; i < memory.there.size(); ++i)
-      if (memory.bytes[i] == 0)
-        throw Error(who + "process " + std::to_string(i) +
-                    " has no memory in the window that this GPU reaches: " + reach_remedy());
-    window = state_->add("World::attach", memory, false);
-  });
+  if (!dynamic) {
+    if (state_->kernel.proxy.slots != nullptr) state_->add_far(memory);
+    state_->together("World::attach", [&] {
+      for (std::size_t i = 0; i < memory.there.size(); ++i)
+        if (memory.bytes[i] == 0)
+          throw Error(who + "process " + std::to_string(i) +
+                      " has no memory in the window that this GPU reaches: " + reach_remedy());
+    });
+  }
+  try {
+    state_->together("World::attach", [&] {
+      window = dynamic ? state_->add("World::attach", regions) : state_->add("World::attach", memory, false);
+    });
+  } catch (const Error&) {
+    state_->undo(window);
+    throw;
+  }
   return window;
 }
 

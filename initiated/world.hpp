@@ -109,7 +109,7 @@ class World {
   ///   detached may not be used by kernels any more. One access lies in one region, or in regions side by side in one
   ///   allocation.
   /// Throws Error, in all processes, for a window of MPI_Win_allocate, and if a GPU does not reach the memory; with a
-  /// proxy the latter only for dynamic windows.
+  /// proxy it reaches that of MPI_Win_create on other nodes.
   Window attach(MPI_Win win);
   /// Collective. The memory may not be in use.
   void free(Window& window);

@@ -70,7 +70,8 @@ int ServedWindow::regions(int gpu, std::vector<AttachedRegion>& found) {
       const Exposed& memory = region.memory;
       void* here = nullptr;
       if (region.rank == own_rank) {
-        if (region.on_gpu != 0) here = reinterpret_cast<void*>(memory.base);
+        void* const own = reinterpret_cast<void*>(memory.base);
+        if (region.on_gpu != 0 && device::classify(own).ordinal == gpu) here = own;
       } else {
         device::Mapping& mapping = mappings[key_of(region)];
         if (!mapping)
