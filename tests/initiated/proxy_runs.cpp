@@ -68,7 +68,7 @@ void check_message(std::mt19937_64& random) {
 }
 
 TEST_CASE("a proxy's commands have room for all runs of random layouts", "[initiated]") {
-  for (std::uint64_t i = 0; i < 800; ++i) {
+  for (std::uint64_t i = 0; i < 400; ++i) {
     std::mt19937_64 random = unit_random(i);
     check_message(random);
   }
