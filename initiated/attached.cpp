@@ -7,6 +7,7 @@
 #include <span>
 
 #include "include/gpudt_mpi.h"
+#include "initiated/mpi_error.hpp"
 
 namespace gpudt::initiated {
 namespace {
@@ -30,13 +31,6 @@ class ErrorsReturned {
   MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
 };
 
-std::string text_of(int code) {
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  PMPI_Error_string(code, text, &length);
-  return text;
-}
-
 /// What gpudt_win_regions() gives.
 struct Regions {
   struct Free {
@@ -55,7 +49,7 @@ Regions ask_for_regions(MPI_Win window, int device, const std::string& who) {
   gpudt_region* all = nullptr;
   Regions regions;
   if (const int code = win_regions(window, device, &all, &regions.count); code != MPI_SUCCESS)
-    throw Error(who + "gpudt_win_regions: " + text_of(code));
+    throw Error(who + "gpudt_win_regions: " + mpi_error_text(code));
   regions.all.reset(all);
   return regions;
 }
@@ -74,8 +68,7 @@ void append(std::vector<WindowRegion>& list, const gpudt_region& region) {
 
 std::string reach_remedy() {
   return "it takes memory of cudaMalloc, or of cuMemCreate with file descriptors as handles in up to 128 pieces, on "
-         "GPUs "
-         "of this node that reach each other, without GPUDT_ORDER (GPUDT_TRACE=1 tells why memory is not mapped)";
+         "GPUs of this node that reach each other, without GPUDT_ORDER (GPUDT_TRACE=1 tells why memory is not mapped)";
 }
 
 int flavor_of(MPI_Win window, const std::string& who) {
@@ -104,7 +97,7 @@ WiredMemory addresses_of(MPI_Win window, int processes, const std::string& who) 
     char* there = nullptr;
     if (const int code = MPI_Win_shared_query(window, process, &bytes, &unit, static_cast<void*>(&there));
         code != MPI_SUCCESS)
-      throw Error(who + "argument win has no memory of GPUs (MPI_Win_shared_query: " + text_of(code) +
+      throw Error(who + "argument win has no memory of GPUs (MPI_Win_shared_query: " + mpi_error_text(code) +
                   "): give MPI_Win_create device memory on every process");
     memory.there.push_back(there);
     memory.bytes.push_back(bytes);

@@ -32,8 +32,7 @@ struct alignas(16) WindowRegions {
 /// Memory of all GPUs: an MPI window, or symmetric memory of NVSHMEM's heap, where every GPU has as many bytes at the
 /// same offset. For MPI and CUDA it is ordinary memory of the process's own GPU.
 struct Window {
-  char* base =
-      nullptr;  ///< on this GPU; null: a dynamic window, in which offsets are addresses of the target's process
+  char* base = nullptr;  ///< on this GPU; null: a dynamic window, whose offsets are addresses of the target's process
   std::int64_t bytes = 0;
   std::int32_t id = no_window;             ///< what notifications name it by
   const WindowPart* parts = nullptr;       ///< [GPU], in this GPU's memory; null: symmetric memory

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "initiated/mpi_error.hpp"
+
 namespace gpudt::initiated {
 namespace {
 
@@ -200,11 +202,7 @@ void Proxy::end_requests() {
 }
 
 void Proxy::check(int code, const char* call) const {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  PMPI_Error_string(code, text, &length);
-  throw std::runtime_error(std::string(call) + ": " + text);
+  if (code != MPI_SUCCESS) throw std::runtime_error(std::string(call) + ": " + mpi_error_text(code));
 }
 
 bool Proxy::test(MPI_Request& request, MPI_Status* status) const {

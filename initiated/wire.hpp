@@ -23,6 +23,8 @@ struct KernelWorld;
 
 /// Throws Error("<what>: <CUDA's message>") unless `status` is cudaSuccess.
 void check(cudaError_t status, const std::string& what);
+/// Throws Error("<what>: <MPI's message>") unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const std::string& what);
 
 /// Memory of all GPUs. The Wire owns it.
 struct WiredMemory {

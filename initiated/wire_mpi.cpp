@@ -9,14 +9,6 @@
 namespace gpudt::initiated {
 namespace {
 
-void check_mpi(int code, const std::string& what) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  PMPI_Error_string(code, text, &length);
-  throw Error(what + ": " + text);
-}
-
 /// MPI_Win_shared_query of device memory is gpudt's: MPI libraries know shared windows alone.
 void check_gpudt(const std::string& who) {
   using Active = int (*)();

@@ -13,10 +13,6 @@
 namespace gpudt::initiated {
 namespace {
 
-void check_mpi(int code, const std::string& what) {
-  if (code != MPI_SUCCESS) throw Error(what + " failed");
-}
-
 /// A word stored in a stream by the driver (cuStreamWriteValue64): at once, behind all before, and sooner than a copy.
 /// Without it, where a driver or a GPU has none, a copy of 8 bytes does.
 class WordStore {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "initiated/attached.hpp"
+#include "initiated/mpi_error.hpp"
 
 namespace gpudt::initiated {
 
@@ -16,13 +17,13 @@ void check(cudaError_t status, const std::string& what) {
   if (status != cudaSuccess) throw Error(what + ": " + cudaGetErrorString(status));
 }
 
+void check_mpi(int code, const std::string& what) {
+  if (code != MPI_SUCCESS) throw Error(what + ": " + mpi_error_text(code));
+}
+
 // --- the world ------------------------------------------------------------------------------------------------------
 
 namespace {
-
-void check_mpi(int code, const char* what) {
-  if (code != MPI_SUCCESS) throw Error(std::string("World: ") + what + " failed");
-}
 
 /// Where a process runs and on which GPU, to be compared with others.
 struct ProcessGpu {
@@ -50,8 +51,8 @@ class World::State {
  public:
   State(MPI_Comm comm, const Options& wanted) : options(wanted) {
     check_options();
-    check_mpi(PMPI_Comm_rank(comm, &gpu), "MPI_Comm_rank");
-    check_mpi(PMPI_Comm_size(comm, &gpus), "MPI_Comm_size");
+    check_mpi(PMPI_Comm_rank(comm, &gpu), "World: MPI_Comm_rank");
+    check_mpi(PMPI_Comm_size(comm, &gpus), "World: MPI_Comm_size");
     check(cudaGetDevice(&device), "World: cudaGetDevice");
     if (gpus > most_gpus)
       throw Error("World: " + std::to_string(gpus) + " processes; at most " + std::to_string(most_gpus));
@@ -215,10 +216,11 @@ class World::State {
   void check_devices(MPI_Comm comm) {
     ProcessGpu mine;
     int length = 0;
-    check_mpi(PMPI_Get_processor_name(mine.host, &length), "MPI_Get_processor_name");
+    check_mpi(PMPI_Get_processor_name(mine.host, &length), "World: MPI_Get_processor_name");
     check(cudaDeviceGetPCIBusId(mine.bus, sizeof mine.bus, device), "World: cudaDeviceGetPCIBusId");
     std::vector<ProcessGpu> all(static_cast<std::size_t>(gpus));
-    check_mpi(PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, comm), "MPI_Allgather");
+    check_mpi(PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, comm),
+              "World: MPI_Allgather");
     for (std::size_t i = 0; i < all.size(); ++i)
       for (std::size_t other = 0; other < i; ++other)
         if (std::strcmp(all[i].host, all[other].host) == 0 && std::strcmp(all[i].bus, all[other].bus) == 0)
