@@ -9,6 +9,8 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "base/one_thread.hpp"
+
 #ifdef __clang__
 #define GPUDT_THREAD_ANNOTATION(annotation) __attribute__((annotation))
 #else
@@ -51,10 +53,16 @@ class GPUDT_CAPABILITY Mutex {
     if (!try_lock()) wait();
   }
   void unlock() GPUDT_RELEASE() {
+    if (one_thread()) return state_.store(State::free, std::memory_order_release);
     if (state_.exchange(State::free, std::memory_order_release) == State::awaited) state_.notify_one();
   }
   bool try_lock() GPUDT_TRY_ACQUIRE(true) {
     State none = State::free;
+    if (one_thread()) {
+      if (state_.load(std::memory_order_acquire) != none) return false;
+      state_.store(State::held, std::memory_order_relaxed);
+      return true;
+    }
     return state_.compare_exchange_strong(none, State::held, std::memory_order_acquire, std::memory_order_relaxed);
   }
   /// Shows Clang that the mutex is held in generic lambdas, whose annotations Clang 14 cannot compile. Does nothing.

@@ -8,6 +8,8 @@
 #include <new>
 #include <utility>
 
+#include "base/one_thread.hpp"
+
 namespace gpudt {
 
 /// The blocks for objects of type `T` that are not in use. Thread-safe. They stay until the process ends.
@@ -45,13 +47,18 @@ class FreeBlocks {
   /// A spin lock: it is held for a few instructions, for which no thread need sleep.
   class Lock {
    public:
-    Lock() {
-      while (busy.test_and_set(std::memory_order_acquire)) {
+    Lock() : held_(!one_thread()) {
+      while (held_ && busy.test_and_set(std::memory_order_acquire)) {
       }
     }
-    ~Lock() { busy.clear(std::memory_order_release); }
+    ~Lock() {
+      if (held_) busy.clear(std::memory_order_release);
+    }
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
+
+   private:
+    const bool held_;
   };
 
   static constexpr std::size_t size = sizeof(T) < sizeof(Block) ? sizeof(Block) : sizeof(T);

@@ -12,6 +12,7 @@
 #include <string>
 #include <system_error>
 
+#include "base/one_thread.hpp"
 #include "base/signals.hpp"
 
 namespace gpudt::device {
@@ -170,6 +171,7 @@ HandleServer::HandleServer(Pieces pieces) : pieces_(std::move(pieces)), listenin
   if (listen(listening_.get(), waiting_clients) != 0) fail_by_system("listen");
   try {
     const SignalsBlocked blocked;
+    expect_threads();
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
     fail(std::string("no thread to pass them on: ") + error.what());

@@ -11,6 +11,7 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "base/one_thread.hpp"
 #include "base/signals.hpp"
 #include "device/memory/gates.hpp"
 
@@ -72,6 +73,7 @@ bool Helper::run(std::function<void()> work, std::chrono::milliseconds time) try
   UniqueLock lock(mutex_);
   if (!thread_.joinable()) {
     const SignalsBlocked blocked;
+    expect_threads();
     thread_ = std::thread([this] { serve(); });
   }
   while (job_ != nullptr)

@@ -12,6 +12,7 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "base/one_thread.hpp"
 #include "base/timeline.hpp"
 #include "datatype/decode.hpp"
 #include "interpose/calls/memory_kinds.hpp"
@@ -236,9 +237,17 @@ void note_level(const std::optional<Settings>& settings, int requested) {
   if (settings && settings->enqueues && requested < MPI_THREAD_MULTIPLE) requested_level.store(requested);
 }
 
+/// The program's threads take turns unless it has got MPI_THREAD_MULTIPLE.
+void note_threads() {
+  int level = MPI_THREAD_MULTIPLE;
+  PMPI_Query_thread(&level);
+  if (level < MPI_THREAD_MULTIPLE) threads_take_turns();
+}
+
 /// Starts the library after MPI_Init. It is running already if there were sessions before.
 void start_with_world(const Settings& settings) {
   const int rank = world_rank();
+  note_threads();
   const bool running = active.load();
   if (!running) introduce(settings, rank);
   if (settings.config.disable) return;
@@ -340,6 +349,7 @@ using namespace gpudt::interpose;
 GPUDT_EXPORT int MPI_Session_init(MPI_Info info, MPI_Errhandler handler, MPI_Session* session) {
   const auto settings = read_settings(Model::session);
   presence_note_session();
+  gpudt::expect_threads();  // each session has a level of its own
   const bool needs_threads = settings && settings->thread_level(MPI_THREAD_SINGLE) == MPI_THREAD_MULTIPLE;
   const int code = needs_threads ? init_for_threads(info, handler, session) : PMPI_Session_init(info, handler, session);
   if (code == MPI_SUCCESS) sessions.begun();

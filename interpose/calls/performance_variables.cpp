@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/mutex.hpp"
+#include "base/one_thread.hpp"
 #include "interpose/calls/own_variables.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
@@ -81,6 +82,12 @@ std::optional<int> refusal(MPI_T_pvar_session session, MPI_T_pvar_handle handle,
 
 using gpudt::LockGuard;
 using namespace gpudt::interpose;
+
+/// A tool's threads may call this interface beside the program's calls of MPI.
+GPUDT_EXPORT int MPI_T_init_thread(int required, int* provided) {
+  if (required == MPI_THREAD_MULTIPLE) gpudt::expect_threads();
+  return PMPI_T_init_thread(required, provided);
+}
 
 GPUDT_EXPORT int MPI_T_pvar_get_num(int* num_pvar) {
   const LockGuard lock(numbering);

@@ -22,6 +22,7 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "base/one_thread.hpp"
 #include "base/signals.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
@@ -67,6 +68,7 @@ class Driver {
     driven_ = driven;
     stopping_ = false;
     const SignalsBlocked blocked;
+    expect_threads();
     thread_ = std::thread([this] { drive(); });
   }
 

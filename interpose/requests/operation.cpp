@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/never_destroyed.hpp"
+#include "base/one_thread.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operations.hpp"
@@ -54,7 +55,7 @@ int query(void* extra, MPI_Status* status) {
 
 int free_operation(void* extra) {
   auto* const operation = static_cast<Operation*>(extra);
-  held.fetch_sub(1);
+  take_from(held, 1);
   operations.remove(operation);
   operations.retire(operation);
   return MPI_SUCCESS;
@@ -64,7 +65,7 @@ int free_operation(void* extra) {
 
 int Operations::reserve(Operation* operation) {
   operation->retain();  // the generalized request's reference, dropped in free_operation
-  held.fetch_add(1);
+  add_to(held, 1);
   const int error = PMPI_Grequest_start(
       query, free_operation,
       [](void* extra, int complete) {
@@ -87,9 +88,9 @@ void Operations::submit(Operation* operation, bool issued) {
     operation->number = ++last_number_;
     const auto entry = deferred_by_channel_.try_emplace(operation->channel, Deferred{0, operation->number - 1}).first;
     entry->second.submitted = operation->number;
-    deferred_.fetch_add(1);
+    add_to(deferred_, 1);
   }
-  live_.fetch_add(1);
+  add_to(live_, 1);
   enter_list(operation);
   incoming_.push(operation);
   progress_wake();
@@ -128,6 +129,7 @@ void Operations::retire(Operation* operation) {
 }
 
 void Operations::release_retired() {
+  if (retired_.load(std::memory_order_relaxed) == nullptr) return;
   Operation* operation = retired_.exchange(nullptr, std::memory_order_acquire);
   while (operation != nullptr) std::exchange(operation, operation->next_retired)->release();
 }

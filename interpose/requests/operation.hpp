@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/one_thread.hpp"
 #include "base/recycled.hpp"
 #include "device/device.hpp"
 #include "interpose/engine/engine.hpp"
@@ -154,9 +155,9 @@ struct Operation : Recycled<Operation> {
   /// Whether its destructor calls MPI, or may do so through `keep` or `owner.kept`.
   bool needs_mpi_to_end() const { return (inner != MPI_REQUEST_NULL && !lasting) || keep || owner.kept; }
 
-  void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void retain() { add_to(references_, 1, std::memory_order_relaxed); }
   void release() {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    if (take_from(references_, 1, std::memory_order_acq_rel) == 1) delete this;
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/one_thread.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
@@ -151,7 +152,7 @@ int Operations::give(Operation& operation) {
   const int code = operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag,
                                   operation.channel.comm, &operation.inner);
   payload.given();
-  operations.given_.fetch_add(1, std::memory_order_relaxed);
+  add_to(operations.given_, 1, std::memory_order_relaxed);
   return code;
 }
 
@@ -187,7 +188,7 @@ void Operations::issued(const Operation& operation) {
   const auto entry = deferred_by_channel_.find(operation.channel);
   entry->second.issued = operation.number;
   if (operation.number == entry->second.submitted) deferred_by_channel_.erase(entry);
-  deferred_.fetch_sub(1);
+  take_from(deferred_, 1);
 }
 
 void Operations::watch(Operation* operation) {
@@ -406,7 +407,7 @@ void Operations::complete(Operation* operation) {
   mark(point::completed);
   operation->decided.store(true, std::memory_order_release);
   PMPI_Grequest_complete(operation->request);
-  live_.fetch_sub(1);
+  take_from(live_, 1);
   operation->release();
 }
 

@@ -65,7 +65,7 @@ int receive_blocking(const BlockingReceive& pmpi, const char* call, const Receiv
     const CallOnTimeline on_timeline(began, point::receive_entered, point::receive_returned);
     peer_receives_on_device();
     // Not on the stack: if MPI fails, or the thread is cancelled, it may write there later.
-    const auto staged = make_recycled<StagedReceive>(operand, rts_room());
+    const auto staged = make_recycled<StagedReceive>(std::move(operand), rts_room());
     PendingReceive pending(selects, owner.comm);
     int code = MPI_SUCCESS;
     {
@@ -128,8 +128,8 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
     if (resolve(buf, count, type, call, operand, peek.located, from.may_be_rts())) {
       const CallOnTimeline on_timeline(began, point::irecv_entered, point::irecv_returned);
       peer_receives_on_device();
-      return start_receive(pmpi, make_recycled<StagedReceive>(operand, room), owner, selects, /*on_device=*/true,
-                           request);
+      return start_receive(pmpi, make_recycled<StagedReceive>(std::move(operand), room), owner, selects,
+                           /*on_device=*/true, request);
     }
     if (!operand.is_direct() && peer_may_reach_host(count, type)) {
       const datatype::TypeInfoRef info = datatype::type_info(type);

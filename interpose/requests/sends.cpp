@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <optional>
+#include <utility>
 
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
@@ -142,11 +143,12 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     }
     const CallOnTimeline on_timeline(began, point::isend_entered, point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
-    const auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi));
+    auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi));
     if (!offers) peer_sends_plain(operand.bytes(), dest, tag, comm);
-    payload->start_pack();
+    SendPayload& out = *payload;
+    out.start_pack();
     auto operation = std::make_unique<Operation>();
-    operation->moved = payload;
+    operation->moved = std::move(payload);
     operation->owner = owner;
     operation->channel = {comm, dest};
     operation->tag = tag;
@@ -155,9 +157,9 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     if (!is_buffered(pmpi)) return reserved.submit_send(offers, request);
     engine_order(comm, dest);
-    payload->wait();
+    out.wait();
     mark(point::given);
-    const int code = send_now(pmpi, payload->message(), dest, tag, comm, &reserved->inner);
+    const int code = send_now(pmpi, out.message(), dest, tag, comm, &reserved->inner);
     return reserved.submit_issued(code, request);
   });
 }

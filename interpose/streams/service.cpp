@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/never_destroyed.hpp"
+#include "base/one_thread.hpp"
 #include "base/signals.hpp"
 #include "device/device.hpp"
 #include "interpose/engine/engine.hpp"
@@ -115,6 +116,7 @@ void Service::start(const RequestCalls& calls) {
   stopping_.store(false);
   on_host_ = std::strcmp(device::runtime_name(), "sim") == 0;
   const SignalsBlocked blocked;
+  expect_threads();
   thread_ = std::thread([this] { run(); });
 }
 

@@ -135,6 +135,7 @@ OUTSIDE_THE_TABLE = (
     "MPI_Win_get_attr",
     "MPI_Win_shared_query",
     "MPI_Win_shared_query_c",
+    "MPI_T_init_thread",
     "MPI_T_pvar_get_num",
     "MPI_T_pvar_get_info",
     "MPI_T_pvar_get_index",

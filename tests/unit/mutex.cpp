@@ -1,5 +1,6 @@
 // The mutex (base/mutex.hpp): one thread at a time has it, and each that waits gets it.
 #include "base/mutex.hpp"
+#include "base/one_thread.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -60,4 +61,65 @@ TEST_CASE("a thread waits for a condition with a mutex") {
   lock.unlock();
   giver.join();
   CHECK(there);
+}
+
+namespace {
+
+/// One thread is in the library, as after MPI_Init; other tests have several.
+struct OneThread {
+  OneThread() { gpudt::ThreadsInLibrary::one.store(true); }
+  ~OneThread() { gpudt::ThreadsInLibrary::one.store(false); }
+};
+
+bool other_thread_takes(Mutex& mutex) {
+  bool taken = false;
+  std::thread([&] {
+    taken = mutex.try_lock();
+    if (taken) mutex.unlock();
+  }).join();
+  return taken;
+}
+
+}  // namespace
+
+TEST_CASE("a mutex that one thread takes is held when there are several", "[mutex]") {
+  Mutex mutex;
+  {
+    const OneThread alone;
+    mutex.lock();
+    CHECK(!mutex.try_lock());
+    mutex.unlock();
+    CHECK(mutex.try_lock());
+  }
+  CHECK(!other_thread_takes(mutex));
+  mutex.unlock();
+  CHECK(other_thread_takes(mutex));
+  mutex.lock();
+  const OneThread alone;
+  mutex.unlock();
+  CHECK(mutex.try_lock());
+  mutex.unlock();
+}
+
+TEST_CASE("numbers count with one thread and with several", "[mutex]") {
+  std::atomic<int> number{5};
+  const auto count = [&] {
+    const int before = gpudt::add_to(number, 3);
+    CHECK(gpudt::take_from(number, 1) == before + 3);
+    CHECK(number.load() == before + 2);
+  };
+  count();
+  const OneThread alone;
+  count();
+}
+
+TEST_CASE("threads that are expected do not become one", "[mutex]") {
+  gpudt::ThreadsInLibrary::expected.store(false);
+  gpudt::threads_take_turns();
+  CHECK(gpudt::one_thread());
+  gpudt::expect_threads();
+  CHECK(!gpudt::one_thread());
+  gpudt::threads_take_turns();
+  CHECK(!gpudt::one_thread());
+  gpudt::ThreadsInLibrary::expected.store(false);
 }

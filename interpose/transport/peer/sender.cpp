@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/one_thread.hpp"
 #include "datatype/reference.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/points.hpp"
@@ -125,7 +126,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       remote_(place.remote),
       operand_(operand),
       range_("rendezvous: send", operand.bytes()) {
-  if (may_be_buffered()) world->short_under_way[static_cast<std::size_t>(world_)].fetch_add(1);
+  if (may_be_buffered()) add_to(world->short_under_way[static_cast<std::size_t>(world_)], 1);
   if (is_on_host()) world->from_host_under_way.fetch_add(1);
   descriptor_.bytes = operand.bytes();
   store_if_different(descriptor_.produced, std::uint64_t{0});
@@ -167,8 +168,8 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
     put_descriptor(place->index, /*done=*/true, {}, {});
     throw;
   }
-  const std::shared_ptr<RendezvousSender> offer(made.release(), std::default_delete<RendezvousSender>(),
-                                                RecyclingAllocator<RendezvousSender>());
+  std::shared_ptr<RendezvousSender> offer(made.release(), std::default_delete<RendezvousSender>(),
+                                          RecyclingAllocator<RendezvousSender>());
   try {
     offer->offer(*place);
     report_went(operand.reported, place->remote ? went_pipelined(operand) : Went{protocol_name(Protocol::peer)});
@@ -282,7 +283,7 @@ RendezvousSender::~RendezvousSender() {
   if (state == State::claimed && descriptor_.ready.load() < descriptor_.bytes)
     descriptor_.ready.store(-1, std::memory_order_release);
   packing_.clear();
-  if (may_be_buffered()) world->short_under_way[static_cast<std::size_t>(world_)].fetch_sub(1);
+  if (may_be_buffered()) take_from(world->short_under_way[static_cast<std::size_t>(world_)], 1);
   if (is_on_host()) world->from_host_under_way.fetch_sub(1);
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }

@@ -449,7 +449,7 @@ bool may_have_issued(int sender, const Envelope& envelope, int rts_index) {
 }
 
 void mark_matched(Descriptor& descriptor) {
-  world->received_rts.fetch_add(1);  // before a probe can miss the offer (peer_received_rts())
+  add_to(world->received_rts, 1);  // before a probe can miss the offer (peer_received_rts())
   descriptor.matched.store(1);
 }
 
