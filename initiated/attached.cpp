@@ -106,11 +106,13 @@ WiredMemory addresses_of(MPI_Win window, int processes, const std::string& who) 
   return memory;
 }
 
-std::vector<std::vector<WindowRegion>> regions_of(MPI_Win window, int processes, int device, const std::string& who) {
+std::vector<std::vector<WindowRegion>> regions_of(MPI_Win window, int processes, int device, bool all,
+                                                  const std::string& who) {
   const Regions regions = ask_for_regions(window, device, who);
   std::vector<std::vector<WindowRegion>> of(static_cast<std::size_t>(processes));
   for (const gpudt_region& region : regions.span()) {
     if (region.on_gpu == 0 || region.size == 0) continue;
+    if (region.here == nullptr && !all) continue;
     if (region.here == nullptr)
       throw Error(who + "argument win has " + std::to_string(region.size) + " bytes attached at address " +
                   std::to_string(region.address) + " of process " + std::to_string(region.rank) +

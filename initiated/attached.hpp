@@ -20,8 +20,9 @@ int flavor_of(MPI_Win window, const std::string& who);
 WiredMemory addresses_of(MPI_Win window, int processes, const std::string& who);
 
 /// Device memory that each process has attached to a dynamic window, as `device` addresses it, sorted as WindowRegions
-/// needs it. Collective. Throws Error if `device` does not reach all of it.
-std::vector<std::vector<WindowRegion>> regions_of(MPI_Win window, int processes, int device, const std::string& who);
+/// needs it. Collective. What `device` does not reach is left out; if it is to reach `all`, this throws Error.
+std::vector<std::vector<WindowRegion>> regions_of(MPI_Win window, int processes, int device, bool all,
+                                                  const std::string& who);
 
 /// What to do about memory that is not reached: the end of an error's text.
 std::string reach_remedy();

@@ -24,15 +24,15 @@
 // Sources and targets lie in global memory; targets, and what is read by get, in a Window. Offsets are bytes.
 #pragma once
 
-#include "initiated/rank_collectives.cuh"
+#include "initiated/rank_partitions.cuh"
 
 namespace gpudt::initiated {
 
-class Rank : public detail::RankCollectives {
+class Rank : public detail::RankPartitions {
  public:
   /// To be made once by all threads of all blocks, at the kernel's start. `world` must be there as long, in the
   /// kernel's parameters (a __grid_constant__) or in global memory; `state` in shared memory.
-  __device__ __forceinline__ Rank(const KernelWorld& world, RankState& state) : RankCollectives(world, state) {
+  __device__ __forceinline__ Rank(const KernelWorld& world, RankState& state) : RankPartitions(world, state) {
     Ticket* const saved = saved_heads();
     for (int gpu = static_cast<int>(threadIdx.x); gpu < world.gpus; gpu += static_cast<int>(blockDim.x)) {
       state.heads[gpu] = saved[gpu];
@@ -59,7 +59,7 @@ class Rank : public detail::RankCollectives {
   }
   /// Another Rank of the same block, over the state of the first one.
   struct Again {};
-  __device__ __forceinline__ Rank(const KernelWorld& world, RankState& state, Again) : RankCollectives(world, state) {}
+  __device__ __forceinline__ Rank(const KernelWorld& world, RankState& state, Again) : RankPartitions(world, state) {}
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
@@ -210,17 +210,32 @@ class Rank : public detail::RankCollectives {
     char* place = nullptr;
     const Status status = check(to, nullptr, 0, sizeof value, known_moves, true, place);
     if (status != Status::ok) return failed(status, data_call("store_behind", to, sizeof value));
-    if (leads<Scope>()) {
-      if (place != detail::nowhere()) {
-        detail::fence_all();
-        detail::store_relaxed(reinterpret_cast<std::uint64_t*>(place), value);
-      } else {
-        detail::order_puts(world_);
-        detail::put_word(world_, to, value, gpu_of(to.rank));
-      }
-    }
+    if (leads<Scope>()) store_word(to, place, value);
     Scope::sync();
     return Status::ok;
+  }
+
+  // --- partitioned communication (MPI_Pready, MPI_Parrived) ---
+
+  /// MPI_Pready of a request of World::psend_init: puts the partition into the receiver's buffer, and tells the
+  /// receiver. What the scope has written before is sent. Waits while the receiver has not started its request.
+  /// Thread, Warp or Block. Errors: bad_request, bad_partition, not_started.
+  template <class Scope = Block>
+  __device__ Status pready(const KernelRequest& request, int partition) {
+    const Status status = send_partition<Scope>(request, partition);
+    return status == Status::ok ? status : failed(status, partition_call("pready", request, partition));
+  }
+
+  /// MPI_Parrived of a request of World::precv_init, by any threads, as often as they like: ok when the partition is
+  /// there for the whole scope, else not_yet. Thread, Warp or Block. Errors: bad_request, bad_partition.
+  template <class Scope = Block>
+  __device__ Status parrived(const KernelRequest& request, int partition) {
+    return answer_of("parrived", request, partition, find_partition<Scope>(request, partition, false));
+  }
+  /// Waits until parrived() would say ok. Ends the program if that takes too long.
+  template <class Scope = Block>
+  __device__ Status wait_partition(const KernelRequest& request, int partition) {
+    return answer_of("wait", request, partition, find_partition<Scope>(request, partition, true));
   }
 
   // --- all ranks (dCUDA: dcuda_comm_barrier) ---
@@ -264,6 +279,11 @@ class Rank : public detail::RankCollectives {
   }
   static __device__ __forceinline__ detail::Call data_call(const char* name, const Remote& remote, std::int64_t bytes) {
     return {name, {"rank", "offset", "bytes"}, {remote.rank, remote.offset, bytes}};
+  }
+  __device__ __forceinline__ Status answer_of(const char* name, const KernelRequest& request, int partition,
+                                              Status status) const {
+    if (status == Status::ok || status == Status::not_yet) return status;
+    return failed(status, partition_call(name, request, partition));
   }
   static __device__ __forceinline__ detail::Call match_call(const char* name, const Pattern& pattern, int count) {
     return {name, {"source", "tag", "count"}, {pattern.source, pattern.tag, count}};

@@ -110,21 +110,24 @@ struct KernelWorld {
 enum class Op : std::int32_t { sum, product, minimum, maximum, bit_and, bit_or, bit_xor, replace };
 
 /// What device functions answer. In a build with GPUDT_INITIATED_CHECK anything but ok (and, from a test for
-/// notifications, not_yet) is printed with the call and the rank, and ends the kernel.
+/// notifications or partitions, not_yet) is printed with the call and the rank, and ends the kernel.
 enum class Status : std::int32_t {
   ok = 0,
-  not_yet,      ///< test_notifications: there are not enough
-  bad_rank,     ///< there is no such rank
-  bad_range,    ///< beyond the window, or the region of a dynamic one
-  bad_layout,   ///< a KernelLayout that no Layout has made, or shorter than what is to be moved
-  bad_tag,      ///< negative, or a count of less than 1
-  bad_window,   ///< none that World has made
-  bad_count,    ///< negative or too many, or more bytes on one side than on the other
-  bad_type,     ///< a KernelType that no Datatype has made; accumulate: not of one predefined datatype that it takes
-  bad_op,       ///< an operator that the elements do not have
-  queue_full,   ///< what is waited for cannot come: the queues hold nothing but other notifications
-  unreachable,  ///< accumulate: a GPU that is not reached by loads and stores
-  timed_out,    ///< see Options::timeout_seconds
+  not_yet,        ///< test_notifications: there are not enough; parrived: the partition is not there
+  bad_rank,       ///< there is no such rank
+  bad_range,      ///< beyond the window, or the region of a dynamic one
+  bad_layout,     ///< a KernelLayout that no Layout has made, or shorter than what is to be moved
+  bad_tag,        ///< negative, or a count of less than 1
+  bad_window,     ///< none that World has made
+  bad_count,      ///< negative or too many, or more bytes on one side than on the other
+  bad_type,       ///< a KernelType that no Datatype has made; accumulate: not of one predefined datatype that it takes
+  bad_op,         ///< an operator that the elements do not have
+  queue_full,     ///< what is waited for cannot come: the queues hold nothing but other notifications
+  unreachable,    ///< accumulate: a GPU that is not reached by loads and stores
+  bad_request,    ///< pready: no send, parrived: no receive that World::match has matched
+  bad_partition,  ///< there is no such partition
+  not_started,    ///< pready: the request has not been started since the partition was marked ready
+  timed_out,      ///< see Options::timeout_seconds
 };
 
 GPUDT_HD const char* status_text(Status status) {
@@ -153,6 +156,12 @@ GPUDT_HD const char* status_text(Status status) {
       return "the queues are full of notifications that do not match: wait for those, or raise Options::notifications";
     case Status::unreachable:
       return "a GPU that is not reached by loads and stores";
+    case Status::bad_request:
+      return "not a request of this kind that World::match has matched";
+    case Status::bad_partition:
+      return "there is no such partition";
+    case Status::not_started:
+      return "the request has not been started, or not since this partition was marked ready";
     default:
       return "timed out";
   }

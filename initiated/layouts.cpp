@@ -69,9 +69,12 @@ Element element_of(MPI_Datatype type) {
 Layout::Layout(MPI_Datatype type, std::int64_t count) {
   if (type == MPI_DATATYPE_NULL) throw Error("Layout: the datatype is MPI_DATATYPE_NULL");
   if (count < 0) throw Error("Layout: a count of " + std::to_string(count));
-  const datatype::LayoutRef layout = datatype::decode(type);
-  const datatype::Program program = is_read(*layout, count) ? upload(*layout, program_) : datatype::Program{};
-  kernel_ = make_kernel_layout(*layout, count, program);
+  *this = Layout(*datatype::decode(type), count);
+}
+
+Layout::Layout(const datatype::Layout& layout, std::int64_t count) {
+  const datatype::Program program = is_read(layout, count) ? upload(layout, program_) : datatype::Program{};
+  kernel_ = make_kernel_layout(layout, count, program);
 }
 
 Layout::Layout(Layout&& other) noexcept

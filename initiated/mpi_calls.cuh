@@ -8,6 +8,7 @@
 //     put(source, 3, arguments.column, right, 0, 3 * n, mpi::basic<double>(), win);
 //     put_notify(source, 1, arguments.column, right, 0, 1, arguments.column, win, tag);
 //     wait(left, win, tag);
+//     pready(partition, mpi::Request(rank, arguments.send));
 //   }
 //
 // Ranks are the World's: with world.view(1) those of the window; otherwise thread blocks, and all blocks of one GPU
@@ -186,6 +187,42 @@ __device__ Status flush(int target_rank, const Win& win) {
                            {"flush", {"target_rank", "window", "size"}, {target_rank, win.window.id, win.rank.size()}});
   win.rank.flush<Scope>();
   return Status::ok;
+}
+
+// --- partitioned communication --------------------------------------------------------------------------------------
+
+/// A request of World::psend_init or precv_init, and the rank that uses it. Keeps references to both.
+struct Request {
+  __device__ __forceinline__ Request(Rank& its_rank, const KernelRequest& its_request)
+      : rank(its_rank), request(its_request) {}
+  Rank& rank;
+  const KernelRequest& request;
+};
+
+/// MPI_Pready. Errors: those of Rank::pready.
+template <class Scope = Block>
+__device__ Status pready(int partition, const Request& request) {
+  return request.rank.pready<Scope>(request.request, partition);
+}
+/// MPI_Pready_range: partitions from `partition_low` to `partition_high`, both included.
+template <class Scope = Block>
+__device__ Status pready_range(int partition_low, int partition_high, const Request& request) {
+  Status status = Status::ok;
+  for (int partition = partition_low; partition <= partition_high && status == Status::ok; ++partition)
+    status = pready<Scope>(partition, request);
+  return status;
+}
+/// MPI_Parrived: `*flag` is 1 if the partition is there, else 0. Errors: those of Rank::parrived.
+template <class Scope = Block>
+__device__ Status parrived(const Request& request, int partition, int* flag) {
+  const Status status = request.rank.parrived<Scope>(request.request, partition);
+  *flag = status == Status::ok ? 1 : 0;
+  return status == Status::not_yet ? Status::ok : status;
+}
+/// Waits until the partition is there.
+template <class Scope = Block>
+__device__ Status wait(const Request& request, int partition) {
+  return request.rank.wait_partition<Scope>(request.request, partition);
 }
 
 }  // namespace gpudt::initiated::mpi

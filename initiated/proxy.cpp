@@ -107,16 +107,31 @@ void Proxy::hide(int memory) {
   exposed_.at(static_cast<std::size_t>(memory)).base = nullptr;
 }
 
+void Proxy::send_word(int target, int memory, std::int64_t offset, std::uint64_t word) {
+  throw_failure();
+  HostWord mine;
+  mine.command.call = ProxyCall::word;
+  mine.command.target = target;
+  mine.command.memory = memory;
+  mine.command.offset = offset;
+  mine.command.word = word;
+  const LockGuard lock(words_mutex_);
+  words_.push_back(mine);
+  ++words_left_;
+}
+
 void Proxy::drain() const {
   std::uint64_t count = load(*memory_.completed);
   while (load(memory_.slots[count % proxy_slots].ready) == count + 1) ++count;
   auto since = std::chrono::steady_clock::now();
-  for (std::uint64_t last = 0, now = 0; (now = load(*memory_.completed)) < count; std::this_thread::yield()) {
+  std::uint64_t last = 0, now = 0;
+  for (; (now = load(*memory_.completed)) < count || words_left_ > 0; std::this_thread::yield()) {
     throw_failure();
     if (std::exchange(last, now) != now) since = std::chrono::steady_clock::now();
     if (timeout_ns_ != 0 && std::chrono::steady_clock::now() - since > std::chrono::nanoseconds(timeout_ns_))
       throw std::runtime_error("World: process " + std::to_string(process_) + ": timed out: " +
-                               std::to_string(count - now) + " commands of kernels that other processes do not do");
+                               std::to_string(count - std::min(count, now)) + " commands of kernels, and " +
+                               std::to_string(words_left_) + " words, that other processes do not do");
   }
   throw_failure();
 }
@@ -178,6 +193,7 @@ void Proxy::rest(int looks) {
 
 bool Proxy::advance() {
   bool any = take_commands();
+  any = send_words() || any;
   any = receive() || any;
   any = read() || any;
   any = finish_copies() || any;
@@ -246,6 +262,33 @@ void Proxy::send(std::uint64_t ticket) {
   // The command lies before its payload in the slot.
   const auto bytes = static_cast<int>(static_cast<std::int64_t>(sizeof command) + payload);
   check(PMPI_Isend(&slot.command, bytes, MPI_BYTE, command.target, message_tag, comm_, &sent.request), "MPI_Isend");
+}
+
+/// They are few: each is looked at until it is complete.
+bool Proxy::send_words() {
+  if (words_left_ == 0) return false;
+  bool any = false;
+  const LockGuard lock(words_mutex_);
+  for (HostWord& word : words_) {
+    if (std::exchange(word.sent, true)) continue;
+    peers_[static_cast<std::size_t>(word.command.target)].waiting.push_back(host_word);
+    check(PMPI_Isend(&word.command, sizeof word.command, MPI_BYTE, word.command.target, message_tag, comm_,
+                     &word.request),
+          "MPI_Isend");
+    any = true;
+  }
+  for (; !words_.empty() && words_.front().done && test(words_.front().request); any = true) {
+    words_.pop_front();
+    --words_left_;
+  }
+  return any;
+}
+
+/// The first to that process which has not been acknowledged.
+void Proxy::complete_word(int target) {
+  const LockGuard lock(words_mutex_);
+  for (HostWord& word : words_)
+    if (word.command.target == target && !std::exchange(word.done, true)) return;
 }
 
 bool Proxy::complete_tickets() {
@@ -413,8 +456,12 @@ void Proxy::accept_acknowledgement(const Buffer& buffer) {
   Peer& peer = peers_[static_cast<std::size_t>(buffer.source)];
   for (std::uint64_t left = buffer.command().word; left > 0; --left) {
     if (peer.waiting.empty()) throw std::runtime_error("an acknowledgement of what has not been sent");
-    sent_[peer.waiting.front() % proxy_slots].done = true;
+    const std::uint64_t ticket = peer.waiting.front();
     peer.waiting.pop_front();
+    if (ticket == host_word)
+      complete_word(buffer.source);
+    else
+      sent_[ticket % proxy_slots].done = true;
   }
 }
 

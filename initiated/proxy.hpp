@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "initiated/proxy_ring.hpp"
 
 namespace gpudt::initiated {
@@ -68,7 +69,11 @@ class Proxy {
   /// Where memory number `memory` of this process lies, for others' commands; before there are any.
   void expose(int memory, char* base, std::int64_t bytes);
   void hide(int memory);
-  /// Waits until all commands that have been published are complete. Throws if none completes within the time-out.
+  /// Stores a word in another process's memory, in order with this process's other calls, not with its kernels'
+  /// commands.
+  void send_word(int target, int memory, std::int64_t offset, std::uint64_t word);
+  /// Waits until all commands that have been published, and all words, are complete. Throws if none completes within
+  /// the time-out.
   void drain() const;
   /// Ends the thread, behind drain() and a barrier of all processes, or where others do not come.
   void stop();
@@ -84,6 +89,12 @@ class Proxy {
   struct Sent {
     MPI_Request request = MPI_REQUEST_NULL;
     bool is_get = false, done = false;
+  };
+  /// A word of the host's. It stays until it is acknowledged and MPI has done with it.
+  struct HostWord {
+    ProxyCommand command;
+    MPI_Request request = MPI_REQUEST_NULL;
+    bool sent = false, done = false;
   };
   /// A message that has come, or an answer.
   struct Buffer {
@@ -103,7 +114,7 @@ class Proxy {
   };
   /// What is between this process and another.
   struct Peer {
-    std::deque<std::uint64_t> waiting;  ///< tickets of puts and words that it has not acknowledged
+    std::deque<std::uint64_t> waiting;  ///< tickets of puts and words that it has not acknowledged; or host_word
     std::uint64_t to_acknowledge = 0;
     ProxyCommand acknowledgement;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -118,6 +129,8 @@ class Proxy {
 
   bool take_commands();
   void send(std::uint64_t ticket);
+  bool send_words();
+  void complete_word(int target);
   bool complete_tickets();
   bool complete_front();
 
@@ -149,6 +162,10 @@ class Proxy {
 
   std::array<Exposed, proxy_memories> exposed_;
   std::uint64_t next_ = 0, completed_ = 0;  ///< tickets
+  static constexpr std::uint64_t host_word = ~std::uint64_t{0};
+  mutable Mutex words_mutex_;
+  std::deque<HostWord> words_ GUARDED_BY(words_mutex_);
+  std::atomic<int> words_left_ = 0;
   std::array<Sent, proxy_slots> sent_;
   std::vector<Peer> peers_;
   std::array<Buffer, buffers> buffers_;

@@ -8,16 +8,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-namespace gpudt::initiated {
+#include "initiated/error.hpp"
 
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+namespace gpudt::initiated {
 
 struct KernelWorld;
 
@@ -68,6 +64,11 @@ class Wire {
   /// This process's part of window `id`, as long as it is not hidden. Not collective; hide() is.
   virtual void expose(std::int32_t /*id*/, char* /*base*/, std::int64_t /*bytes*/) {}
   virtual void hide(std::int32_t /*id*/) {}
+  /// By the host: a word of 8 bytes at `offset` of another process's part of window `id`, some time later. Not
+  /// collective. Throws Error where there is no proxy.
+  virtual void store_word(int /*process*/, std::int32_t /*id*/, std::int64_t /*offset*/, std::uint64_t /*word*/) {
+    throw Error(std::string(name()) + " has no proxy, by which hosts write to GPUs that they do not reach");
+  }
   /// A kernel has ended: waits until what it has put is at its targets. Not collective.
   virtual void settle() {}
   /// Before memory is freed at the end, when kernels have ended. `all`: by all processes, else by this one alone, and

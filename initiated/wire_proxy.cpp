@@ -248,6 +248,13 @@ class ProxyWire final : public Wire {
     barrier();  // nobody's commands for it are under way
     if (proxy_ != nullptr) proxy_->hide(id);
   }
+  void store_word(int process, std::int32_t id, std::int64_t offset, std::uint64_t word) override {
+    try {
+      proxy_->send_word(process, id, offset, word);
+    } catch (const std::runtime_error& error) {
+      throw Error(error.what());
+    }
+  }
   void settle() override { drain(); }
   void end(bool all) override {
     if (proxy_ == nullptr) return;

@@ -18,6 +18,7 @@
 
 #include "initiated/kernel_world.hpp"
 #include "initiated/layout.hpp"
+#include "initiated/partitioned.hpp"
 #include "initiated/wire.hpp"
 
 namespace gpudt::initiated {
@@ -46,6 +47,8 @@ class Layout {
  public:
   /// The datatype need not be committed. Not collective.
   Layout(MPI_Datatype type, std::int64_t count);
+  /// The same of a datatype that has been decoded.
+  Layout(const datatype::Layout& layout, std::int64_t count);
   Layout(Layout&&) noexcept;
   Layout& operator=(Layout&&) noexcept;
   ~Layout();
@@ -83,6 +86,7 @@ class Datatype {
 /// All GPUs of a communicator. One at a time in a process.
 class World {
  public:
+  class State;  // world_state.hpp
   /// Collective. MPI must be initialised, the current device be the process's GPU, and no other process of the node
   /// have the same one.
   explicit World(MPI_Comm comm, const Options& options = {});
@@ -114,6 +118,17 @@ class World {
   /// Collective. The memory may not be in use.
   void free(Window& window);
 
+  /// MPI_Psend_init and MPI_Precv_init with the World's communicator (partitioned.hpp): `partitions` of `count`
+  /// elements each, to or from process `dest` or `source`, or MPI_PROC_NULL. Not collective, and the datatype may be
+  /// freed afterwards. A buffer that is received into is memory that attach() takes, in one allocation.
+  Request psend_init(const void* buf, int partitions, std::int64_t count, MPI_Datatype datatype, int dest, int tag);
+  Request precv_init(void* buf, int partitions, std::int64_t count, MPI_Datatype datatype, int source, int tag);
+  /// Collective, unlike anything of MPI: matches all requests that have been initialised since the last call, sends and
+  /// receives of two processes with one tag in the order of their calls, and makes what kernels need. What belongs to
+  /// requests that have been destroyed in all processes is freed. Throws Error, in all processes, where a request is
+  /// left over, two have not as many bytes, or a GPU does not reach a buffer.
+  void match();
+
   /// What kernels are told, for a launch with so many ranks on each GPU: as many as blocks, or 1.
   KernelWorld view(int ranks_per_gpu) const;
 
@@ -132,7 +147,6 @@ class World {
   void barrier();
 
  private:
-  class State;
   std::unique_ptr<State> state_;
 };
 

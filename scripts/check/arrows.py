@@ -52,7 +52,7 @@ ALLOWED = {
                           "interpose/support", "device", "base"],
     # gpudt-tune has an engine for each way to move data, and so a runtime for each.
     "pingpong": ["include", "device/transfer", "device/choice", "device/cuda", "device/sim", "device", "datatype"],
-    "initiated": ["device/cuda", "device/kernels", "datatype", "include"],
+    "initiated": ["device/cuda", "device/kernels", "datatype", "include", "base"],
     "initiated/programs": ["initiated", "pingpong"],
 }
 
