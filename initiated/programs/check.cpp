@@ -371,6 +371,17 @@ void check_mpi(Session& session) {
   session.world().free(window);
 }
 
+void check_calls(Session& session, std::uint64_t seed) {
+  if (session.processes() > 1) check_moves(session, seed);
+  check_notifications(session);
+  check_collectives(session);
+  check_accumulations(session);
+  if (session.processes() > 1) check_gaspi(session);
+  check_wrong_calls(session);
+  check_mpi_calls(session, seed + 200);
+  check_mpi(session);
+}
+
 }  // namespace
 }  // namespace gpudt::initiated::programs
 
@@ -380,16 +391,12 @@ int main(int argc, char** argv) {
   gpudt::bench::CommandLine command(
       "Tests of communication that kernels start, on two GPUs.\nmpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so "
       "gpudt-initiated-check");
+  bool partitions = false;
   command.add("--seed", seed, "Of the random datatypes");
+  command.add_flag("--partitions", partitions, "Only partitioned communication");
   return run("gpudt-initiated-check", command, argc, argv, {{"what", 44, true}, {"times", 9}, {"data", 8, true}}, {},
              [&](Session& session) {
-               if (session.processes() > 1) check_moves(session, static_cast<std::uint64_t>(seed));
-               check_notifications(session);
-               check_collectives(session);
-               check_accumulations(session);
-               if (session.processes() > 1) check_gaspi(session);
-               check_wrong_calls(session);
-               check_mpi_calls(session, static_cast<std::uint64_t>(seed) + 200);
-               check_mpi(session);
+               if (!partitions) check_calls(session, static_cast<std::uint64_t>(seed));
+               check_partitions(session, static_cast<std::uint64_t>(seed) + 300);
              });
 }

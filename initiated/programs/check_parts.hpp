@@ -39,4 +39,7 @@ inline const char* name_of(By by) {
 /// MPI's calls in kernels (mpi_calls.cuh), in windows of all kinds. With one process only what is refused.
 void check_mpi_calls(Session& session, std::uint64_t seed);
 
+/// Partitioned communication.
+void check_partitions(Session& session, std::uint64_t seed);
+
 }  // namespace gpudt::initiated::programs

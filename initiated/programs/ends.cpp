@@ -36,6 +36,12 @@ constexpr std::array cases = {
     Case{"count", Mistake::count, "put(origin_count 3, target_rank 0, target_count 2): a negative count or"},
     Case{"address", Mistake::address,
          "put(rank 0, offset 4096, bytes 4): the data reach beyond the window, or the region that is attached"},
+    Case{"partition", Mistake::partition, "pready(partition 3, of 3, process 0): there is no such partition"},
+    Case{"twice", Mistake::twice,
+         "pready(partition 1, of 3, process 0): the request has not been started, or not since this partition"},
+    Case{"receive", Mistake::receive, "wait(partition 0, of 3, process 0): not a request of this kind"},
+    Case{"granted", Mistake::granted,
+         "pready, waiting for the receiver to start(partition 1, of 3, process 0): timed out"},
     Case{"queue", Mistake::queue, "wait_notifications(window -1, source -1, tag 2): the queues are full"},
     Case{"timeout", Mistake::timeout, "wait_notifications(window -1, source -1, tag 3): timed out"},
 };
@@ -52,6 +58,12 @@ int make_mistake(const Case& chosen) {
   MPI_Win_create_dynamic(MPI_INFO_NULL, MPI_COMM_WORLD, &win);
   p.dynamic = world.attach(win);
   p.mistake = chosen.mistake;
+  Request send = world.psend_init(p.window.base, 3, 1, MPI_INT, 0, 0);
+  Request receive = world.precv_init(p.window.base + 512, 3, 1, MPI_INT, 0, 0);
+  world.match();
+  send.start();
+  if (chosen.mistake != Mistake::granted) receive.start();
+  p.send = send.kernel();
   fmt::print("expected: {}\n", chosen.expected);
   std::fflush(stdout);
   world.run(one_mistake_kernel(), 1, 64, &p);
@@ -173,10 +185,11 @@ int run(int argc, char** argv, std::string_view name) {
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    fmt::print(stderr,
-               "usage: mpirun -np 1 gpudt-initiated-ends "
-               "rank|range|layout|tag|source|count|address|queue|timeout|blocks|threads\n"
-               "       mpirun -np 2 gpudt-initiated-ends mpi-first|world-first|proxy-first\n");
+    fmt::print(
+        stderr,
+        "usage: mpirun -np 1 gpudt-initiated-ends "
+        "rank|range|layout|tag|source|count|address|partition|twice|receive|granted|queue|timeout|blocks|threads\n"
+        "       mpirun -np 2 gpudt-initiated-ends mpi-first|world-first|proxy-first\n");
     return 2;
   }
   alarm(40);

@@ -32,6 +32,16 @@ __global__ void one_mistake(const __grid_constant__ OneMistake p) {
     case Mistake::address:
       put(p.window.base, 1, mpi::basic<float>(), 0, 4096, 1, mpi::basic<float>(), mpi::Win(rank, p.dynamic));
       break;
+    case Mistake::partition:
+      pready(3, mpi::Request(rank, p.send));
+      break;
+    case Mistake::twice:
+    case Mistake::granted:
+      for (int i = 0; i < 2; ++i) pready(1, mpi::Request(rank, p.send));
+      break;
+    case Mistake::receive:
+      wait(mpi::Request(rank, p.send), 0);
+      break;
     case Mistake::queue:  // full of what is not waited for
       for (std::uint64_t i = 0; i < std::uint64_t{1} << p.world.capacity_log; ++i) rank.notify(0, 1);
       rank.wait_notifications({any_value, any_value, 2});

@@ -3,6 +3,7 @@
 // (table 5.4).
 #include <fmt/format.h>
 
+#include "initiated/programs/latency_partitions.hpp"
 #include "initiated/programs/message_kernels.hpp"
 #include "initiated/programs/session.hpp"
 
@@ -71,7 +72,7 @@ void measure_bandwidth(Session& session, const char* where, int to_gpu, int send
   session.world().free(window);
 }
 
-void measure_all(Session& session) {
+void measure_notifications(Session& session) {
   const bool two = session.processes() > 1;
   for (const bool wildcards : {false, true})
     for (const bool with_data : {false, true}) {
@@ -93,8 +94,13 @@ int main(int argc, char** argv) {
   gpudt::bench::CommandLine command(
       "Latency and bandwidth of notified access, after dCUDA's tables 5.1 and 5.4.\nmpirun -np 2 "
       "gpudt-initiated-latency");
+  bool partitions = false;
+  command.add_flag("--partitions", partitions, "Only what partitions take");
   return run(
       "gpudt-initiated-latency", command, argc, argv,
-      {{"call", 34, true}, {"where", 10, true}, {"matching", 10, true}, {"us", 9}, {"GB/s", 8}, {"data", 8, true}}, {},
-      measure_all);
+      {{"call", 36, true}, {"where", 10, true}, {"matching", 10, true}, {"us", 9}, {"GB/s", 8}, {"data", 8, true}}, {},
+      [&](Session& session) {
+        if (!partitions) measure_notifications(session);
+        measure_partition_latency(session);
+      });
 }

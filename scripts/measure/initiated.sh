@@ -78,7 +78,7 @@ program() {
 
 # Mistakes end a program of a checked build with the message that it names; side by side, on one GPU.
 mistakes() {
-  local seconds=$1 name names='rank range layout tag source count address queue timeout blocks threads' folder code=0
+  local seconds=$1 name names='rank range layout tag source count address partition twice receive granted queue timeout blocks threads' folder code=0
   folder=$(mktemp -d)
   for name in $names; do
     run_mpi 1 "$seconds" "${with[@]}" -- "$bin-ends" "$name" >"$folder/$name" 2>&1 </dev/null &
@@ -131,7 +131,7 @@ step_pingpong() { program pingpong "$(left 75)" "$gpus" --limit 70 "${check[@]}"
 step_pingpong_nvshmem() {
   program pingpong "$(left 75)" "$gpus" --wire nvshmem --limit 70 "${check[@]}" --json "$out/pingpong-nvshmem.json"
 }
-step_latency() { program latency "$(left 25)" "$gpus" --limit 22 "${check[@]}" --json "$out/latency.json"; }
+step_latency() { program latency "$(left 45)" "$gpus" --limit 42 "${check[@]}" --json "$out/latency.json"; }
 step_gpurdma() { program gpurdma "$(left 35)" "$gpus" --limit 32 "${check[@]}" --json "$out/gpurdma.json"; }
 step_apps() { program apps "$(left 45)" "$gpus" --limit 42 "${check[@]}" --json "$out/apps.json"; }
 step_apps_1() { program apps "$(left 35)" 1 --limit 32 "${check[@]}" --json "$out/apps-1.json"; }
