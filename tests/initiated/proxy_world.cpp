@@ -3,51 +3,25 @@
 // proxy-world
 #include <mpi.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "initiated/world.hpp"
+#include "tests/initiated/host_kernel.hpp"
 
 namespace {
 
 using namespace gpudt::initiated;
+using gpudt::test::HostRing;
+using gpudt::test::read;
+using gpudt::test::require;
+using gpudt::test::write;
 
 constexpr std::int64_t window_bytes = 100'000;
 
-/// What a kernel's thread does, with counters of the host.
-struct HostAccess {
-  static std::uint64_t next(std::uint64_t* word) { return (*word)++; }
-  static std::uint64_t count(const std::uint64_t* word) { return *word; }
-  static std::uint64_t load(const std::uint64_t* word) {
-    return std::atomic_ref(*const_cast<std::uint64_t*>(word)).load(std::memory_order_acquire);
-  }
-  static std::uint64_t seen(const std::uint64_t* word) { return *word; }
-  static void raise(std::uint64_t* word, std::uint64_t value) { *word = value; }
-  static void publish(std::uint64_t* word, std::uint64_t value) {
-    std::atomic_ref(*word).store(value, std::memory_order_release);
-  }
-  static void poll() { std::this_thread::yield(); }
-};
-
-void require(bool right, const char* what) {
-  if (!right) throw std::runtime_error(std::string("wrong: ") + what);
-}
-
-std::vector<char> read(const char* from, std::int64_t bytes) {
-  std::vector<char> to(static_cast<std::size_t>(bytes));
-  check(cudaMemcpy(to.data(), from, to.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  return to;
-}
-void write(char* to, const std::vector<char>& from) {
-  check(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
-  check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
-}
 char pattern(int process, std::int64_t at) {
   return static_cast<char>(at * 7 + at / 256 + 100 * process);
 }
@@ -59,9 +33,7 @@ std::vector<char> patterns(int process, std::int64_t bytes) {
 
 class Commands {
  public:
-  explicit Commands(World& world) : kernel_(world.view(1)), target_((world.gpu() + 1) % world.gpus()) {
-    port_ = {kernel_.proxy.slots, kernel_.proxy.completed, &tickets_, &seen_};
-  }
+  explicit Commands(World& world) : kernel_(world.view(1)), target_((world.gpu() + 1) % world.gpus()), ring_(kernel_) {}
   /// So many rows of `bytes`, `stride` apart, or contiguous data if there is one.
   void put(const Window& window, std::int64_t offset, std::uint32_t rows, std::uint32_t bytes, std::int64_t stride) {
     const std::uint64_t ticket = queue_.take();
@@ -74,9 +46,7 @@ class Commands {
     queue_.publish(ticket, command);
   }
   void word(const Window& window, std::int64_t offset, std::uint64_t value) {
-    ProxyCommand command = {ProxyCall::word, target_, window.id, 0, offset};
-    command.word = value;
-    queue_.publish(queue_.take(), command);
+    ring_.word(target_, window.id, offset, value);
   }
   std::vector<char> get(const Window& window, std::int64_t offset, std::int64_t bytes) {
     const std::uint64_t ticket = queue_.take();
@@ -92,10 +62,8 @@ class Commands {
  private:
   KernelWorld kernel_;
   int target_;
-  std::uint64_t tickets_ = 0, seen_ = 0;
-  ProxyPort port_;
-  HostAccess access_;
-  ProxyQueue<HostAccess> queue_{port_, access_};
+  HostRing ring_;
+  const ProxyQueue<gpudt::test::HostAccess>& queue_ = ring_.queue();
 };
 
 /// Each to the next process; what the one before has sent is looked at.
