@@ -77,6 +77,17 @@ def matching(rows, limits):
         limits.keep(f"wildcards add to {call}, us", any_of - exact if exact and any_of else None, 0.3)
 
 
+def partitions(rows, limits):
+    """Of 1 KiB, from pready to wait, by one block for each."""
+    rows = [row for row in rows if row["call"] == "pready"]
+    slowest = max((row for row in rows if row["blocks"] == 1), key=lambda row: row["median_us"], default=None)
+    limits.keep(f"a partition of 1 KiB of any layout, us (slowest: {slowest['layout'] if slowest else '-'})",
+                slowest["median_us"] if slowest else None, 4.0)
+    print("\npartitions of 1 KiB, us: layout, blocks")
+    for row in rows:
+        print(f"  {row['layout']:18} {row['blocks']:4} {row['median_us']:7.2f}")
+
+
 def ways_table(rows):
     print("\none way, us: one block; blocks with a notification each; one notification for all; packed and put; MPI;"
           " stores and flags alone")
@@ -92,7 +103,7 @@ def ways_table(rows):
 def latency_table(rows):
     print("\nnotified access, us (dCUDA's thesis, table 5.1, InfiniBand)")
     for row in rows:
-        if "median_us" in row and row["call"] != "bandwidth":
+        if "wildcards" in row:
             theirs = DCUDA_LATENCY.get((row["call"], row["where"]))
             print(f"  {row['call']:15} {row['where']:10} {'wildcards' if row['wildcards'] else 'exact':10}"
                   f" {row['median_us']:7.2f} {f'({theirs})' if theirs else ''}")
@@ -138,6 +149,7 @@ def main():
     pingpong, latency, gpurdma = (files.get(name, []) for name in ("pingpong", "latency", "gpurdma"))
     one_way(pingpong, limits)
     matching(latency, limits)
+    partitions(latency, limits)
     ways_table(pingpong)
     latency_table(latency)
     gpurdma_tables(gpurdma)
