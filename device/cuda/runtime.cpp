@@ -50,19 +50,21 @@ Location CudaRuntime::classify(const void* address) noexcept {
   // One query for several attributes, which returns zeros for pageable memory: a query for a single attribute fails
   // there, and a failure takes the driver several times as long.
   unsigned type = 0, managed = 0;
+  unsigned long long id = 0;
   int ordinal = -1;
   CUcontext context = nullptr;  // null for memory of no context, such as a pool's
   CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT};
-  void* values[] = {&type, &managed, &ordinal, static_cast<void*>(&context)};
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT,
+                                      CU_POINTER_ATTRIBUTE_BUFFER_ID};
+  void* values[] = {&type, &managed, &ordinal, static_cast<void*>(&context), &id};
   // An uninitialised driver answers with an error: then there is no device memory.
-  if (driver_->pointer_get_attributes(4, attributes, values, reinterpret_cast<CUdeviceptr>(address)) != CUDA_SUCCESS ||
+  if (driver_->pointer_get_attributes(5, attributes, values, reinterpret_cast<CUdeviceptr>(address)) != CUDA_SUCCESS ||
       type == 0)
     return {};
   if (type == CU_MEMORYTYPE_HOST && managed == 0) return {MemoryKind::pinned, -1};
   if (ordinal < 0) return {};
   if (context != nullptr && ordinal < most_gpus) note_context(ordinal, context);
-  return {managed != 0 ? MemoryKind::managed : MemoryKind::device, ordinal};
+  return {managed != 0 ? MemoryKind::managed : MemoryKind::device, ordinal, id};
 }
 
 void CudaRuntime::note_context(int ordinal, CUcontext context) noexcept {

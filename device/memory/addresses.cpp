@@ -143,7 +143,7 @@ Region region_of(const void* address, const Location& location, bool single) {
       at >= allocation.base && at - allocation.base < allocation.size && (allocation.exportable || !single))
     return {allocation.base, allocation.base + allocation.size, location};
   const std::uintptr_t begin = at & ~(std::uintptr_t{granule()} - 1);
-  return {begin, begin + granule(), location};
+  return {begin, begin + granule(), {location.kind, location.ordinal}};
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ struct Region {
 /// variables; else an aligned block as small as granule(). Costs one or two queries of the driver.
 Region region_of(const void* address) noexcept;
 
-/// region_of() where classify() has returned `location`. GPU memory costs one query of the driver.
+/// region_of() where classify() has returned `location`, in which the allocation is not known if the region may hold
+/// several. GPU memory costs one query of the driver.
 Region region_of(const void* address, const Location& location) noexcept;
 
 /// What is certainly in the same memory as `address` and in the same allocation: one that cudaMalloc has made, or else

@@ -14,7 +14,8 @@ enum class MemoryKind : std::uint8_t {
 
 struct Location {
   MemoryKind kind = MemoryKind::host;
-  std::int32_t ordinal = -1;  ///< the GPU, for device and managed memory
+  std::int32_t ordinal = -1;     ///< the GPU, for device and managed memory
+  std::uint64_t allocation = 0;  ///< id of the GPU's memory there; 0 if it is not known
   bool on_device() const { return kind == MemoryKind::device || kind == MemoryKind::managed; }
 };
 

@@ -112,9 +112,9 @@ class SimRuntime final : public Runtime {
       case gpudt_sim_pinned:
         return {MemoryKind::pinned, -1};
       case gpudt_sim_device:
-        return {MemoryKind::device, device};
+        return {MemoryKind::device, device, allocation_id(address)};
       case gpudt_sim_managed:
-        return {MemoryKind::managed, device};
+        return {MemoryKind::managed, device, allocation_id(address)};
       default:
         return {};
     }

@@ -172,7 +172,10 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
   if (!device_memory_given.load(std::memory_order_relaxed)) device_memory_given.store(true);
   operand.ordinal = location.ordinal;
   operand.division.reset();
-  if (!divided) operand.mark_again();  // early: the mark may be reached while the rest is found out
+  if (!divided) {
+    operand.mark_again();  // early: the mark may be reached while the rest is found out
+    if (reach.low == reach.first) operand.allocation = location.allocation;
+  }
   mark(point::classified);
   operand.info = datatype::type_info(type);
   if (!operand.info || operand.info->layout().size() == 0) return false;
@@ -197,6 +200,7 @@ bool describe_host(const void* buffer, std::int64_t count, MPI_Datatype type, De
 }
 
 void DeviceBuffer::mark_again() {
+  allocation = 0;
   if (!division) {
     after = device::mark_default_stream(ordinal);
     return;

@@ -58,7 +58,9 @@ bool is_described(int index, const DeviceBuffer& operand, int other) {
   const LayoutName& layout = descriptor.from.layout;
   const bool has_layout =
       layout.bytes == 0 || (descriptor.data_layout == layout.number && descriptor.data_owner == world->rank);
-  return has_layout && device::allocation_id(lowest_of(operand)) == descriptor.from.memory.buffer_id;
+  if (!has_layout) return false;
+  const std::uint64_t now = operand.allocation != 0 ? operand.allocation : device::allocation_id(lowest_of(operand));
+  return now == descriptor.from.memory.buffer_id;
 }
 
 void update_description(int index, const RemoteBuffer& from) {
