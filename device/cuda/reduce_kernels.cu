@@ -3,34 +3,15 @@
 
 #include "device/cuda/kernel_parts.cuh"
 #include "device/cuda/kernels.hpp"
-#include "device/cuda/plain_memory.cuh"
+#include "device/cuda/reduce_parts.cuh"
 #include "device/kernels/reduce_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {
 
 template <class T>
-struct GpuReduction {
-  const ReduceArgs& args;
-
-  template <Operator op>
-  __device__ __forceinline__ void run() const {
-    const int turn = static_cast<int>(blockIdx.x) % args.destinations;
-    const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-    std::int64_t reduced = 0;
-    if constexpr (has_wide_words<T>) {
-      const std::int64_t words = wide_words<T>(args);
-      reduce_words<op, WideWord<T>>(args, PlainMemory(), {first, step, words, turn});
-      reduced = words * static_cast<std::int64_t>(16 / sizeof(T));
-    }
-    reduce_words<op, NarrowWord<T>>(args, PlainMemory(), {reduced + first, step, args.count, turn});
-  }
-};
-
-template <class T>
 __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArgs args) {
-  with_operator<T>(args.op, GpuReduction<T>{args});
+  with_operator<T>(args.op, GpuReduction<T, ReduceArgs>{args});
   complete(args.completion);
 }
 

@@ -5,6 +5,8 @@
 
 #include "device/cuda/job_parts.cuh"
 #include "device/cuda/kernels.hpp"
+#include "device/cuda/plain_memory.cuh"
+#include "device/cuda/reduce_parts.cuh"
 #include "device/kernels/resident_body.hpp"
 
 namespace gpudt::device::cuda {
@@ -62,6 +64,19 @@ __device__ __forceinline__ void bring_programs(BatchJob& job, OwnPrograms& own) 
   __syncthreads();
 }
 
+// What messages do not need is not inlined, so that it takes none of their registers.
+
+template <class T>
+__device__ __noinline__ void reduce_short(const ShortReduction& reduction) {
+  with_operator<T>(reduction.op, GpuReduction<T, ShortReduction>{reduction});
+}
+
+__device__ __noinline__ void do_for_collective(const ResidentJob& job) {
+  if (job.kind == ResidentJob::Kind::copies)
+    return copy_short_blocks(job.copies, PlainMemory(), static_cast<std::int32_t>(threadIdx.x), resident_warps);
+  with_usual_element(job.reduction.element, [&](auto sample) { reduce_short<decltype(sample)>(job.reduction); });
+}
+
 __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const ResidentArgs args) {
   __shared__ alignas(16) std::uint32_t words[job_words];
   __shared__ OwnPrograms programs;
@@ -80,10 +95,14 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
       // host saw before it wrote the job is visible, and nothing read earlier is used again.
       if (first) ::cuda::atomic_thread_fence(::cuda::std::memory_order_acq_rel, ::cuda::thread_scope_system);
       __syncthreads();
-      BatchJob& job = *reinterpret_cast<BatchJob*>(words);
-      bring_programs(job, programs);
-      move_job<resident_threads>(job, 0, 1);
-      complete(job.completion, 1);
+      ResidentJob& job = *reinterpret_cast<ResidentJob*>(words);
+      if (job.kind == ResidentJob::Kind::transfer) {
+        bring_programs(job.transfer, programs);
+        move_job<resident_threads>(job.transfer, 0, 1);
+      } else {
+        do_for_collective(job);
+      }
+      complete(job.completion(), 1);
       number = job_after(number);
       if (first) active = nanoseconds();
     } else {

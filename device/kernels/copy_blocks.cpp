@@ -1,6 +1,8 @@
 #include "device/kernels/copy_blocks.hpp"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "device/kernels/copy_blocks_body.hpp"
 
@@ -36,6 +38,41 @@ CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multipro
   args.block = block_threads;
   args.grid = static_cast<std::int32_t>(std::min(args.first_piece[args.count], most));
   return args;
+}
+
+namespace {
+
+/// Bytes of the words in which a block is copied.
+std::int64_t copied_word(Address from, Address to) {
+  for (const std::int64_t word : {16, 8, 4})
+    if ((from | to) % static_cast<Address>(word) == 0) return word;
+  return 1;
+}
+
+}  // namespace
+
+std::optional<ShortCopies> shortened(const CopyBlocksArgs& args, std::int32_t warps, const LaunchPolicy& policy) {
+  if (static_cast<std::size_t>(args.count) > ShortCopies::most) return std::nullopt;
+  ShortCopies copies = {};
+  copies.count = args.count;
+  const std::int32_t together = warps_per_block(warps, args.count), at_a_time = warps / together;
+  const std::int64_t turns = (args.count + at_a_time - 1) / at_a_time;
+  for (std::int32_t i = 0; i < args.count; ++i) {
+    const std::int64_t round = copied_word(args.from[i], args.to[i]) * copied_at_once * together * warp_threads;
+    if (turns * args.bytes[i] > policy.persistent.most_copy_rounds * round) return std::nullopt;
+    copies.from[i] = args.from[i];
+    copies.to[i] = args.to[i];
+    copies.bytes[i] = static_cast<std::uint32_t>(args.bytes[i]);
+  }
+  return copies;
+}
+
+CopyBlocksArgs lengthened(const ShortCopies& copies, int multiprocessors) {
+  std::array<BlockCopy, ShortCopies::most> blocks;
+  for (std::int32_t i = 0; i < copies.count; ++i)
+    blocks[static_cast<std::size_t>(i)] = {reinterpret_cast<const void*>(copies.from[i]),
+                                           reinterpret_cast<void*>(copies.to[i]), copies.bytes[i]};
+  return plan_block_copies(std::span(blocks).first(static_cast<std::size_t>(copies.count)), multiprocessors);
 }
 
 }  // namespace gpudt::device

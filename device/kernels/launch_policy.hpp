@@ -92,6 +92,9 @@ struct LaunchPolicy {
   /// lower for layouts that are traversed, and for jobs that move pieces of 16 bytes instead of words.
   struct Persistent {
     std::int64_t most_words = 1024, most_traversed_words = 256, most_pieces = 128;
+    std::int64_t most_reduced_words = 1024;
+    /// Rounds of four words per thread, for the blocks that a collective copies.
+    std::int64_t most_copy_rounds = 2;
   } persistent;
 };
 

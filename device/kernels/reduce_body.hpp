@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -15,19 +17,28 @@
 
 namespace gpudt::device {
 
-/// The arguments of a reduction kernel.
-struct ReduceArgs {
-  Address from[Reduction::most_ranks];
-  Address to[Reduction::most_ranks];  ///< 0: no result is stored
-  std::int64_t count;                 ///< elements
+/// A reduction as kernels do it, with room for `most` sources and destinations.
+template <std::size_t most>
+struct ReductionOf {
+  static constexpr std::size_t most_ranks = most;
+  Address from[most];
+  Address to[most];    ///< 0: no result is stored
+  std::int64_t count;  ///< elements
   std::int32_t sources, destinations;
   Operator op;
   Element element;
   Result result;
-  std::int32_t wide;  ///< 1: in words of 16 bytes, which are all aligned; 0: by elements
-  std::int32_t grid, block;
+  std::uint8_t wide;  ///< 1: in words of 16 bytes, which are all aligned; 0: by elements
   Completion completion;
 };
+
+/// The arguments of a reduction kernel.
+struct ReduceArgs : ReductionOf<Reduction::most_ranks> {
+  std::int32_t grid, block;
+};
+
+/// A reduction that one thread block does (resident_body.hpp).
+using ShortReduction = ReductionOf<16>;
 
 // --- elements --------------------------------------------------------------------------------------------------------
 
@@ -54,6 +65,32 @@ inline constexpr bool is_pair<ValueAndIndex<Value, Index, alignment>> = true;
 /// Whether operators compute with floats, and round each result.
 template <class T>
 inline constexpr bool is_half = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
+
+/// Calls act(T{}) with the type of the element if the persistent kernel reduces such elements: those most used, since
+/// compiling that kernel for all would take minutes.
+template <class Act>
+GPUDT_HD void with_usual_element(Element element, const Act& act) {
+  switch (element) {
+    case Element::int32:
+      return act(std::int32_t{});
+    case Element::int64:
+      return act(std::int64_t{});
+    case Element::uint32:
+      return act(std::uint32_t{});
+    case Element::uint64:
+      return act(std::uint64_t{});
+    case Element::float32:
+      return act(float{});
+    case Element::float64:
+      return act(double{});
+    case Element::float16:
+      return act(Float16{});
+    case Element::bfloat16:
+      return act(Bfloat16{});
+    default:
+      return;
+  }
+}
 
 /// Calls act(T{}) with the type of the element. Only on the host.
 template <class Act>
@@ -270,8 +307,8 @@ GPUDT_HD void store_word(const Memory& memory, Address base, Address offset, con
   if (base != 0) memory.template store<Word>(base + offset, word);
 }
 
-template <Operator op, class Word, class Memory>
-GPUDT_HD void reduce_word(const ReduceArgs& args, const Memory& memory, Address offset, int turn) {
+template <Operator op, class Word, class Args, class Memory>
+GPUDT_HD void reduce_word(const Args& args, const Memory& memory, Address offset, int turn) {
   Word sum = {};
   for (int first = 0; first < args.sources; first += sources_at_once) {
     Word next[sources_at_once] = {};
@@ -294,24 +331,29 @@ GPUDT_HD void reduce_word(const ReduceArgs& args, const Memory& memory, Address 
   }
 }
 
-template <Operator op, class Word, class Memory>
-GPUDT_HD void reduce_words(const ReduceArgs& args, const Memory& memory, const WordPlaces& places) {
+template <Operator op, class Word, class Args, class Memory>
+GPUDT_HD void reduce_words(const Args& args, const Memory& memory, const WordPlaces& places) {
   for (std::int64_t at = places.first; at < places.last; at += places.step)
     reduce_word<op, Word>(args, memory, static_cast<Address>(at) * sizeof(Word), places.turn);
 }
 
 /// Number of wide words of a launch; the elements behind them are reduced one by one.
-template <class T>
-GPUDT_HD std::int64_t wide_words(const ReduceArgs& args) {
+template <class T, class Args>
+GPUDT_HD std::int64_t wide_words(const Args& args) {
   return args.wide != 0 ? args.count / static_cast<std::int64_t>(16 / sizeof(T)) : 0;
 }
 
 /// Returns the arguments, without the completion, for a GPU with that number of multiprocessors.
 ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors);
 
-template <class T, class Memory>
+/// The reduction for the persistent kernel, without the completion; none if that does not suit.
+std::optional<ShortReduction> shortened(const ReduceArgs& args, const LaunchPolicy& policy = launch_policy());
+/// The arguments of a launch that does the same.
+ReduceArgs lengthened(const ShortReduction& reduction);
+
+template <class T, class Args, class Memory>
 struct HostReduction {
-  const ReduceArgs& args;
+  const Args& args;
   const Memory& memory;
 
   template <Operator op>
@@ -331,7 +373,14 @@ template <class Memory>
 void reduce_on_host(const ReduceArgs& args, const Memory& memory) {
   with_element(args.element, [&](auto sample) {
     using T = decltype(sample);
-    with_operator<T>(args.op, HostReduction<T, Memory>{args, memory});
+    with_operator<T>(args.op, HostReduction<T, ReduceArgs, Memory>{args, memory});
+  });
+}
+template <class Memory>
+void reduce_on_host(const ShortReduction& args, const Memory& memory) {
+  with_usual_element(args.element, [&](auto sample) {
+    using T = decltype(sample);
+    with_operator<T>(args.op, HostReduction<T, ShortReduction, Memory>{args, memory});
   });
 }
 

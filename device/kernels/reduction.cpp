@@ -68,6 +68,45 @@ void combine_on_host(Operator op, Element element, const void* in, void* inout, 
   std::fesetenv(&of_program);
 }
 
+namespace {
+
+bool is_usual(Element element) {
+  bool found = false;
+  with_usual_element(element, [&](auto) { found = true; });
+  return found;
+}
+
+/// Number of words that are reduced one by one.
+template <class Args>
+std::int64_t words_of(const Args& args) {
+  return args.wide != 0 ? args.count * element_bytes(args.element) / 16 : args.count;
+}
+
+void lay_out(ReduceArgs& args, std::int64_t most_blocks) {
+  const std::int64_t words = words_of(args);
+  args.block = block_threads;
+  args.grid = static_cast<std::int32_t>(
+      std::clamp((words + block_threads - 1) / block_threads, std::int64_t{1}, std::max(most_blocks, std::int64_t{1})));
+}
+
+/// The same reduction without the completion; there must be room.
+template <class Args, class Given>
+Args with_room(const Given& given) {
+  Args args = {};
+  std::copy_n(given.from, given.sources, args.from);
+  std::copy_n(given.to, given.destinations, args.to);
+  args.count = given.count;
+  args.sources = given.sources;
+  args.destinations = given.destinations;
+  args.op = given.op;
+  args.element = given.element;
+  args.result = given.result;
+  args.wide = given.wide;
+  return args;
+}
+
+}  // namespace
+
 ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {
   ReduceArgs args = {};
   args.sources = static_cast<std::int32_t>(reduction.from.size());
@@ -81,10 +120,22 @@ ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {
   for (std::size_t i = 0; i < reduction.to.size(); ++i) bits |= args.to[i] = address_of(reduction.to[i]);
   const std::int64_t bytes = element_bytes(args.element);
   args.wide = bits % sizeof(Word16) == 0 && sizeof(Word16) % static_cast<std::size_t>(bytes) == 0 ? 1 : 0;
-  const std::int64_t words = args.wide != 0 ? args.count * bytes / 16 : args.count;
-  const std::int64_t most = std::int64_t{multiprocessors} * blocks_for_several_gpus;
-  args.block = block_threads;
-  args.grid = static_cast<std::int32_t>(std::clamp((words + block_threads - 1) / block_threads, std::int64_t{1}, most));
+  lay_out(args, std::int64_t{multiprocessors} * blocks_for_several_gpus);
+  return args;
+}
+
+std::optional<ShortReduction> shortened(const ReduceArgs& args, const LaunchPolicy& policy) {
+  const auto sources = static_cast<std::size_t>(args.sources),
+             destinations = static_cast<std::size_t>(args.destinations);
+  if (std::max(sources, destinations) > ShortReduction::most_ranks || !is_usual(args.element) ||
+      words_of(args) > policy.persistent.most_reduced_words)
+    return std::nullopt;
+  return with_room<ShortReduction>(args);
+}
+
+ReduceArgs lengthened(const ShortReduction& reduction) {
+  auto args = with_room<ReduceArgs>(reduction);
+  lay_out(args, words_of(args));
   return args;
 }
 

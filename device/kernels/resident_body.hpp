@@ -6,9 +6,9 @@
 // kernels running that communicate. Here it is a single thread block, and only while messages keep coming
 // (resident.hpp).
 //
-// A job is that of a batch (batch_body.hpp). Each 32 bits of it travel in a word of 64 bits with the job's number. The
-// kernel reads all words at once, one by each thread, until all have the expected number. So the words need no order,
-// and one round trip over the host link is enough.
+// A job is a transfer as in a batch (batch_body.hpp), a short reduction, or short copies of blocks. Each 32 bits of it
+// travel in a word of 64 bits with the job's number. The kernel reads all words at once, one by each thread, until all
+// have the expected number. So the words need no order, and one round trip over the host link is enough.
 #pragma once
 
 #include <atomic>
@@ -16,18 +16,42 @@
 #include <cstring>
 
 #include "base/nap.hpp"
+#include "device/kernels/copy_blocks_body.hpp"
 #include "device/kernels/kernel_host.hpp"
+#include "device/kernels/reduce_body.hpp"
 
 namespace gpudt::device {
 
 /// Threads of the block. More threads make the block-wide check for a new job slower, and this many already saturate
 /// one multiprocessor's peer bandwidth.
 constexpr int resident_threads = 256;
+constexpr int resident_warps = resident_threads / warp_threads;
 /// Layouts of at most this number of words are copied to shared memory first, so that searches in them are fast.
 constexpr std::uint32_t own_program_words = 1024;
 
-static_assert(std::is_trivially_copyable_v<BatchJob> && sizeof(BatchJob) % sizeof(std::uint32_t) == 0);
-constexpr int job_words = sizeof(BatchJob) / sizeof(std::uint32_t);
+struct ResidentJob {
+  enum class Kind : std::uint32_t { transfer, reduction, copies };
+  Kind kind;
+  union {
+    BatchJob transfer;
+    ShortReduction reduction;
+    ShortCopies copies;
+  };
+
+  explicit ResidentJob(const BatchJob& job) : kind(Kind::transfer), transfer(job) {}
+  explicit ResidentJob(const ShortReduction& job) : kind(Kind::reduction), reduction(job) {}
+  explicit ResidentJob(const ShortCopies& job) : kind(Kind::copies), copies(job) {}
+
+  GPUDT_HD const Completion& completion() const {
+    if (kind == Kind::reduction) return reduction.completion;
+    return kind == Kind::copies ? copies.completion : transfer.completion;
+  }
+};
+
+static_assert(std::is_trivially_copyable_v<ResidentJob> && sizeof(ResidentJob) % sizeof(std::uint32_t) == 0);
+// Other jobs do not make those of messages longer.
+static_assert(sizeof(ShortReduction) <= sizeof(BatchJob) && sizeof(ShortCopies) <= sizeof(BatchJob));
+constexpr int job_words = sizeof(ResidentJob) / sizeof(std::uint32_t);
 static_assert(job_words <= resident_threads);
 
 /// Numbers that no job has: that of an empty mailbox, and that which ends the kernel.
@@ -73,7 +97,7 @@ inline bool read_job(Mailbox& box, std::uint32_t number, std::uint32_t (&words)[
   return true;
 }
 
-inline void write_job(Mailbox& box, std::uint32_t number, const BatchJob& job) {
+inline void write_job(Mailbox& box, std::uint32_t number, const ResidentJob& job) {
   std::uint32_t words[job_words];
   std::memcpy(words, &job, sizeof words);
   for (int i = 0; i < job_words; ++i)
@@ -81,6 +105,19 @@ inline void write_job(Mailbox& box, std::uint32_t number, const BatchJob& job) {
 }
 
 }  // namespace host
+
+template <class Translate>
+void run_on_host(const ResidentJob& job, const Translate& translate) {
+  const HostMemory<Translate> memory{translate};
+  switch (job.kind) {
+    case ResidentJob::Kind::transfer:
+      return run_on_host(job.transfer, translate);
+    case ResidentJob::Kind::reduction:
+      return reduce_on_host(job.reduction, memory);
+    case ResidentJob::Kind::copies:
+      return copy_blocks_on_host(job.copies, resident_warps, memory);
+  }
+}
 
 /// Does the jobs of the mailbox until the host ends it, or until it has been idle for the time-out. `ended(completion)`
 /// is called after each job.
@@ -90,12 +127,12 @@ void run_on_host(const ResidentArgs& args, const Translate& translate, const End
   Mailbox& box = *args.box;
   std::atomic_ref(box.started).store(args.launch, std::memory_order_release);
   std::uint32_t number = args.first_job;
-  alignas(BatchJob) std::uint32_t words[job_words];
+  alignas(ResidentJob) std::uint32_t words[job_words];
   for (Clock::time_point active = Clock::now();;) {
     if (host::read_job(box, number, words)) {
-      const BatchJob& job = *reinterpret_cast<const BatchJob*>(words);
+      const ResidentJob& job = *reinterpret_cast<const ResidentJob*>(words);
       run_on_host(job, translate);
-      ended(job.completion);
+      ended(job.completion());
       number = job_after(number);
       active = Clock::now();
       continue;

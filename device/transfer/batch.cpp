@@ -9,6 +9,7 @@
 #include <array>
 #include <new>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "device/transfer/engine.hpp"
@@ -196,7 +197,7 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
         if (!there) return false;  // the job would not wait for the upload
         args.to.completion = completion_of(state);
         mark(point::way_chosen);
-        if (!gpu.resident->hand_over(BatchJob(args), work, state)) return false;
+        if (!gpu.resident->hand_over(ResidentJob(BatchJob(args)), it, state)) return false;
         channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us});
         mark(point::handed_over);
         kernels_.fetch_add(1, std::memory_order_relaxed);
@@ -401,12 +402,23 @@ TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& la
   return args;
 }
 
-void Channel::launch_again(const Queued& job) noexcept {
+void Channel::launch_again(const TakenBack& job) noexcept {
   const LockGuard lock(queue_mutex);
   engine_->launch_again(*this, job);
 }
 
-void Engine::launch_again(Channel& channel, const Queued& job) noexcept {
+namespace {
+
+ReduceArgs launch_of(const ShortReduction& job, const Gpu&) {
+  return lengthened(job);
+}
+CopyBlocksArgs launch_of(const ShortCopies& job, const Gpu& gpu) {
+  return lengthened(job, gpu.traits.multiprocessors);
+}
+
+}  // namespace
+
+void Engine::launch_again(Channel& channel, const TakenBack& job) noexcept {
   kernels_.fetch_sub(1, std::memory_order_relaxed);
   job.state->lesson.delay = nullptr;
   job.state->polls = 0;
@@ -416,7 +428,25 @@ void Engine::launch_again(Channel& channel, const Queued& job) noexcept {
     return job.state->fail(ended);
   }
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
-  launch_alone(here, channel, job, is_residential(here, job.work), Way::automatic);
+  std::visit(
+      [&](const auto& it) {
+        channel.queue_mutex.assert_held();
+        if constexpr (std::is_constructible_v<Work, decltype(it)>)
+          launch_alone(here, channel, {it, job.state}, is_residential(here, it), Way::automatic);
+        else
+          launch_again_alone(channel, launch_of(it, here), *job.state);
+      },
+      job.work);
+}
+
+template <class Args>
+void Engine::launch_again_alone(Channel& channel, Args args, Transfer::State& state) noexcept try {
+  state.finished = true;
+  channel.start_kernel(state, args);
+  kernels_.fetch_add(1, std::memory_order_relaxed);
+} catch (const std::exception& error) {
+  state.finished = false;
+  state.fail(error);
 }
 
 void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential, Way decided) noexcept {

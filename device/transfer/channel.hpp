@@ -95,7 +95,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// Cancels a held transfer.
   void drop_held(Transfer::State& state) noexcept EXCLUDES(queue_mutex);
   /// Launches a job that the persistent kernel had been given and has not done.
-  void launch_again(const Queued& job) noexcept EXCLUDES(queue_mutex);
+  void launch_again(const TakenBack& job) noexcept EXCLUDES(queue_mutex);
 
   /// Launches a kernel with next to nothing to do, which takes `expected_us` without start delay, to check whether
   /// start delays persist. Nobody waits for it; threads that poll other transfers check it. No-op while the previous

@@ -10,6 +10,7 @@
 #include "device/memory/in_time.hpp"
 #include "device/transfer/context_watch.hpp"
 #include "device/transfer/pageable_transfer.hpp"
+#include "device/transfer/points.hpp"
 #include "device/transfer/resident.hpp"
 #include "device/transfer/upload.hpp"
 
@@ -55,7 +56,7 @@ Engine::~Engine() {
     const std::unique_ptr<Gpu> gpu(slot.load());
     if (!gpu) continue;
     if (gpu->resident)
-      if (const std::optional<Queued> job = gpu->resident->stop()) job->state->channel->launch_again(*job);
+      if (const std::optional<TakenBack> job = gpu->resident->stop()) job->state->channel->launch_again(*job);
     for (const auto& channel : gpu->channels) {
       channel->launch_all_queued();
       channel->close();
@@ -314,6 +315,20 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
 
 // --- collectives -----------------------------------------------------------------------------------------------------
 
+/// Gives the persistent kernel work of a collective, of which no start delay is learnt: how long it takes depends on
+/// several GPUs.
+template <class Job>
+bool Engine::hand_over(Gpu& gpu, Channel& channel, std::optional<Job>& job, Transfer::State& state) {
+  if (!job) return false;
+  note_short(gpu);
+  if (!gpu.resident->ready() || resident_late(gpu)) return false;
+  job->completion = completion_of(state);
+  if (!gpu.resident->hand_over(ResidentJob(*job), *job, state)) return false;
+  channel.handed_over(state, {});
+  mark(point::handed_over);
+  return true;
+}
+
 Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
   const auto is_number_of_ranks = [](std::size_t number) { return number >= 1 && number <= Reduction::most_ranks; };
   if (!is_number_of_ranks(reduction.from.size()) || !is_number_of_ranks(reduction.to.size()) ||
@@ -323,7 +338,7 @@ Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
   if (reduction.count == 0) return {};
   Gpu& here = gpu(ordinal);
   ReduceArgs args = plan_reduction(reduction, here.traits.multiprocessors);
-  return start_alone(here, args);
+  return start_alone(here, args, here.resident ? shortened(args, here.policy) : std::nullopt);
 }
 
 Transfer Engine::copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
@@ -331,7 +346,7 @@ Transfer Engine::copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
     throw Error(Failure::runtime, "more blocks, or less, than a kernel copies");
   Gpu& here = gpu(ordinal);
   CopyBlocksArgs args = plan_block_copies(copies, here.traits.multiprocessors);
-  return start_alone(here, args);
+  return start_alone(here, args, here.resident ? shortened(args, resident_warps, here.policy) : std::nullopt);
 }
 
 }  // namespace gpudt::device

@@ -98,7 +98,7 @@ class Engine {
   void launch_queued() noexcept;
   /// Launches what one channel has queued.
   void launch_queued(Channel& channel) noexcept REQUIRES(channel.queue_mutex);
-  void launch_again(Channel& channel, const Queued& job) noexcept REQUIRES(channel.queue_mutex);
+  void launch_again(Channel& channel, const TakenBack& job) noexcept REQUIRES(channel.queue_mutex);
   /// Called when work of the GPU has failed.
   void failed(int ordinal) noexcept;
 
@@ -168,22 +168,29 @@ class Engine {
 
   // batch.cpp
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
-  /// Launches a kernel of its own in the channel of unpacks.
-  template <class Args>
-  Transfer start_alone(Gpu& gpu, Args& args) {
+  /// Launches a kernel of its own in the channel of unpacks, unless the persistent kernel takes `job`, which does the
+  /// same and may be empty.
+  template <class Args, class Job = std::nullopt_t>
+  Transfer start_alone(Gpu& gpu, Args& args, Job job = std::nullopt) {
     Channel& channel = gpu.channel(Direction::unpack);
     StateOwner state = channel.take();
     const LockGuard lock(channel.queue_mutex);
     channel.check_context();
-    channel.start_kernel(*state, args);
+    if (!hand_over(gpu, channel, job, *state)) channel.start_kernel(*state, args);
     kernels_.fetch_add(1, std::memory_order_relaxed);
     return Transfer(std::move(state));
   }
   void release_held(Gpu& gpu, Channel& channel) noexcept REQUIRES(channel.queue_mutex);
   void note_short(Gpu& gpu);
   bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) REQUIRES(channel.queue_mutex);
+  template <class Job>
+  bool hand_over(Gpu& gpu, Channel& channel, std::optional<Job>& job, Transfer::State& state)
+      REQUIRES(channel.queue_mutex);
+  static bool hand_over(Gpu&, Channel&, std::nullopt_t, Transfer::State&) { return false; }
   void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential, Way decided) noexcept
       REQUIRES(channel.queue_mutex);
+  template <class Args>
+  void launch_again_alone(Channel& channel, Args args, Transfer::State& state) noexcept REQUIRES(channel.queue_mutex);
   void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept REQUIRES(channel.queue_mutex);
   TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) REQUIRES(channel.queue_mutex);
   TransferArgs job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there)

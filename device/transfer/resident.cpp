@@ -50,7 +50,7 @@ Resident::~Resident() {
   runtime_.mapped_free(ordinal_, box_);
 }
 
-std::optional<Queued> Resident::stop() noexcept {
+std::optional<TakenBack> Resident::stop() noexcept {
   {
     const LockGuard lock(mutex_);
     use_ = ResidentUse::never;
@@ -67,10 +67,10 @@ std::optional<Queued> Resident::stop() noexcept {
   Transfer::State* const state = served_;
   if (state == nullptr) return std::nullopt;
   const bool done = std::atomic_ref(*state->flag).load(std::memory_order_acquire) == state->sequence;
-  const std::optional<Work> work = release(*state);
+  const std::optional<ResidentWork> work = release(*state);
   if (done) return std::nullopt;
   jobs_.fetch_sub(1, std::memory_order_relaxed);
-  return Queued{*work, state};
+  return TakenBack{*work, state};
 }
 
 /// The kernel gets no more jobs, and ends when it has done the one that it has begun.
@@ -81,7 +81,7 @@ void Resident::send_away() {
 }
 
 /// Separates `state` from the kernel. Returns its work, which may not have been done.
-std::optional<Work> Resident::release(Transfer::State& state) {
+std::optional<ResidentWork> Resident::release(Transfer::State& state) {
   served_ = nullptr;
   state.resident = nullptr;
   return std::exchange(work_, std::nullopt);
@@ -196,7 +196,7 @@ bool Resident::ready() const {
   return ready_.load(std::memory_order_relaxed);
 }
 
-bool Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State& state) {
+bool Resident::hand_over(const ResidentJob& job, const ResidentWork& work, Transfer::State& state) {
   const LockGuard lock(mutex_);
   if (served_ || !ready()) return false;
   if (!alive()) {
@@ -223,7 +223,7 @@ bool Resident::gone() const {
   return !alive();
 }
 
-std::optional<Work> Resident::take_back(Transfer::State& state) {
+std::optional<ResidentWork> Resident::take_back(Transfer::State& state) {
   const LockGuard lock(mutex_);
   // The kernel sets the job's flag before Mailbox::ended.
   if (served_ != &state || std::atomic_ref(*state.flag).load(std::memory_order_acquire) == state.sequence)

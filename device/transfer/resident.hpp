@@ -34,7 +34,7 @@ class Resident {
 
   /// Makes what launches need, so that none of them allocates anything. Throws Error.
   void prepare();
-  /// Counts a short transfer that begins, whatever moves it: a running kernel could have done it.
+  /// Counts short work that begins, whatever does it: a running kernel could have done it.
   void note_short();
   /// The calling thread is about to wait. If `may_launch`, the kernel is launched where that is promising.
   void about_to_wait(WaitKind kind, bool may_launch) noexcept;
@@ -42,11 +42,11 @@ class Resident {
   /// Cheap test whether a job can be handed over; may return true although hand_over() then fails.
   bool ready() const;
   /// Gives the kernel a job, which sets the flag of `state` at its end. False if the work must be launched instead.
-  bool hand_over(const BatchJob& job, const Work& work, Transfer::State& state);
+  bool hand_over(const ResidentJob& job, const ResidentWork& work, Transfer::State& state);
   /// Whether the kernel that was given a job has ended, perhaps without doing it.
   bool gone() const NO_THREAD_SAFETY_ANALYSIS;  // while it has a job, there is no other launch
   /// After gone(): the work to be launched instead, unless the job is done.
-  std::optional<Work> take_back(Transfer::State& state);
+  std::optional<ResidentWork> take_back(Transfer::State& state);
   /// Call when the job of `state`, if there is one, is done, or when nobody waits for it any more.
   void done(Transfer::State& state) noexcept;
 
@@ -55,7 +55,7 @@ class Resident {
   /// Ends the kernel for good, since the GPU has failed.
   void give_up() noexcept;
   /// Ends the kernel for good and waits for it. Returns the job that it has not done, which must be launched.
-  std::optional<Queued> stop() noexcept;
+  std::optional<TakenBack> stop() noexcept;
 
   std::int64_t jobs() const { return jobs_.load(std::memory_order_relaxed); }
 
@@ -74,7 +74,7 @@ class Resident {
   void make_new_box() REQUIRES(mutex_);
   void settle() REQUIRES(mutex_);
   void send_away() REQUIRES(mutex_);
-  std::optional<Work> release(Transfer::State& state) REQUIRES(mutex_);
+  std::optional<ResidentWork> release(Transfer::State& state) REQUIRES(mutex_);
 
   Runtime& runtime_;
   const int ordinal_;
@@ -97,7 +97,7 @@ class Resident {
   /// after each further such kernel.
   Backoff<8, 256> launching_ GUARDED_BY(mutex_);
   Transfer::State* served_ GUARDED_BY(mutex_) = nullptr;  ///< the transfer whose job the kernel has
-  std::optional<Work> work_ GUARDED_BY(mutex_);           ///< the work of served_
+  std::optional<ResidentWork> work_ GUARDED_BY(mutex_);   ///< the work of served_
   std::atomic<bool> ready_{false};                        ///< the kernel runs and has no job, as far as is known
   std::atomic<std::int64_t> jobs_{0};
 };

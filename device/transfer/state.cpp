@@ -113,7 +113,7 @@ void Transfer::State::poll() {
   }
   if (!is_probe && polls % polls_per_clock == 0) check_now_and_then();
   if (resident && resident->gone())
-    if (const std::optional<Work> work = resident->take_back(*this)) channel->launch_again({*work, this});
+    if (const std::optional<ResidentWork> work = resident->take_back(*this)) channel->launch_again({*work, this});
 }
 
 void Transfer::State::observe() {

@@ -5,6 +5,8 @@
 #include <variant>
 
 #include "datatype/layout.hpp"
+#include "device/kernels/copy_blocks_body.hpp"
+#include "device/kernels/reduce_body.hpp"
 #include "device/runtime/location.hpp"
 #include "device/transfer/stream_mark.hpp"
 #include "device/transfer/transfer.hpp"
@@ -55,6 +57,14 @@ inline bool kernels_reach(const Packing& packing) {
 inline bool kernels_reach(const LayoutTransfer&) {
   return true;
 }
+
+/// Work of the persistent kernel (resident.hpp).
+using ResidentWork = std::variant<Packing, LayoutTransfer, ShortReduction, ShortCopies>;
+/// What that kernel has been given and has not done: it must be launched.
+struct TakenBack {
+  ResidentWork work;
+  Transfer::State* state;
+};
 
 /// Work that is launched later, perhaps with other work. Its state remains lent out until then.
 struct Queued {

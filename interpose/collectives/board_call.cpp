@@ -7,6 +7,7 @@
 
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -29,6 +30,7 @@ BoardCall::~BoardCall() {
 
 void BoardCall::tell() {
   number_ = blocks_ ? group_->tell(mine_, *blocks_) : group_->tell(mine_);
+  mark(point::published);
 }
 
 bool BoardCall::tell_when_possible(bool fit) {
@@ -46,15 +48,18 @@ BoardCall::Decision BoardCall::decide() {
   if (stage_ == Stage::telling) {
     if (!read_all()) return Decision::open;
     heard_ = 0;
+    mark(point::all_published);
     if (all_agree()) {
       stage_ = Stage::mapping;
       map_as_leader();
+      mark(point::reached);
     } else {
       settle(/*ready=*/false);
     }
   }
   if (stage_ == Stage::mapping) {
     if (!all_outcomes(&Slot::mapped)) return Decision::open;
+    mark(point::decided);
     settle(succeeded_);
   }
   return stage_ == Stage::otherwise ? Decision::otherwise : Decision::by_gpus;
@@ -63,11 +68,13 @@ BoardCall::Decision BoardCall::decide() {
 bool BoardCall::complete() {
   if (stage_ == Stage::launched) {
     if (!kernels_done()) return false;
+    mark(point::own_ended);
     if (leads()) group_->set_outcome(number_, &Slot::done, failure_ != nullptr);
     stage_ = Stage::ending;
   }
   if (stage_ == Stage::ending) {
     if (!all_outcomes(&Slot::done)) return false;
+    mark(point::all_ended);
     if (failure_) std::rethrow_exception(failure_);
     if (!succeeded_) throw MpiError(MPI_ERR_OTHER, "a kernel of another process has failed");
     start_delivery();
@@ -122,6 +129,9 @@ void BoardCall::launch() {
   } catch (const std::exception&) {
     failure_ = std::current_exception();
   }
+  mark(point::started);
+  // While these kernels run, a kernel for the next short calls is launched at no cost.
+  device::about_to_wait(device::WaitKind::group);
 }
 
 /// Whether all have ended, also if one has failed.

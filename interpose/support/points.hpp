@@ -40,6 +40,15 @@ inline constexpr Point fetching{"transfer started"};
 inline constexpr Point asked{"data asked for"};
 inline constexpr Point released{"released"};  ///< the sender can see that the data have been read
 
+// a collective by GPUs
+inline constexpr Point published{"collective published"};  ///< by this process
+inline constexpr Point all_published{"collective published by all"};
+inline constexpr Point reached{"memory of all mapped"};
+inline constexpr Point decided{"collective decided"};
+inline constexpr Point started{"collective started"};  ///< this process's kernels
+inline constexpr Point own_ended{"own kernels ended"};
+inline constexpr Point all_ended{"kernels of all ended"};
+
 // a message's parts
 inline constexpr Point part_pack_started{"part pack started"};
 inline constexpr Point part_packed{"part packed"};

@@ -116,11 +116,11 @@ struct Stage {
   bool serve(std::uint32_t index = 0) {
     std::uint32_t words[job_words];
     if (!host::read_job(box(), log.residents.back().first_job + index, words)) return false;
-    alignas(BatchJob) char bytes[sizeof(BatchJob)];
+    alignas(ResidentJob) char bytes[sizeof(ResidentJob)];
     std::memcpy(bytes, words, sizeof bytes);
-    const auto& job = *reinterpret_cast<const BatchJob*>(bytes);
+    const auto& job = *reinterpret_cast<const ResidentJob*>(bytes);
     run_on_host(job, same);
-    end(job.completion);
+    end(job.completion());
     return true;
   }
 
