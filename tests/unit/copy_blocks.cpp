@@ -1,5 +1,6 @@
 // Copies of blocks as the kernel does them (device/kernels/copy_blocks_body.hpp), on the host.
 #include <cstring>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -30,8 +31,26 @@ void check(const std::vector<std::int64_t>& lengths, std::size_t from_skew, std:
   }
   const CopyBlocksArgs args = plan_block_copies(copies, 4);
   const auto same = [](const void* address) { return const_cast<void*>(address); };
-  copy_blocks_on_host(args, HostMemory<decltype(same)>{same});
+  const HostMemory<decltype(same)> memory{same};
+  copy_blocks_on_host(args, memory);
   CHECK(std::memcmp(to, expected, room) == 0);
+  constexpr std::int32_t warps = 8;
+  const std::optional<ShortCopies> job = shortened(args, warps);
+  if (!job) return;
+  std::memset(to, untouched, room);
+  copy_blocks_on_host(*job, warps, memory);
+  CHECK(std::memcmp(to, expected, room) == 0);
+  std::memset(to, untouched, room);
+  copy_blocks_on_host(lengthened(*job, 4), memory);
+  CHECK(std::memcmp(to, expected, room) == 0);
+}
+
+/// Whether the persistent kernel copies blocks of these lengths, `skew` bytes behind aligned addresses.
+bool is_short(const std::vector<std::int64_t>& lengths, std::size_t skew = 0) {
+  alignas(16) static char memory[32];
+  std::vector<BlockCopy> copies;
+  for (const std::int64_t length : lengths) copies.push_back({memory, memory + skew, length});
+  return shortened(plan_block_copies(copies, 4), 8).has_value();
 }
 
 }  // namespace
@@ -55,6 +74,18 @@ TEST_CASE("blocks are copied, and nothing else", "[kernel][copy-blocks]") {
           INFO(lengths.size() << " blocks, skews " << from_skew << " and " << to_skew << ", gap " << gap);
           check(lengths, from_skew, to_skew, gap);
         }
+}
+
+TEST_CASE("which copies are short", "[kernel][copy-blocks]") {
+  CHECK(is_short({32 << 10}));
+  CHECK_FALSE(is_short({(32 << 10) + 1}));
+  CHECK(is_short({16 << 10, 8}));
+  CHECK_FALSE(is_short({(16 << 10) + 1, 8}));
+  CHECK(is_short({1 << 10, 8}, 1));
+  CHECK_FALSE(is_short({2 << 10, 8}, 1));
+  CHECK(is_short(std::vector<std::int64_t>(14, 2 << 10)));
+  CHECK_FALSE(is_short(std::vector<std::int64_t>(14, 3 << 10)));
+  CHECK_FALSE(is_short(std::vector<std::int64_t>(15, 8)));
 }
 
 TEST_CASE("as many blocks as a kernel takes, of random lengths", "[kernel][copy-blocks]") {

@@ -2,9 +2,11 @@
 // more and fewer sources than a thread loads from at the same time, over all words and the rest behind them.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <random>
 #include <vector>
 
 #include "device/device.hpp"
@@ -50,7 +52,11 @@ class Guarded {
 
 /// The engine, while it lives.
 struct ReduceSession {
-  ReduceSession() { device::start({}); }
+  explicit ReduceSession(device::ResidentUse resident = device::ResidentUse::automatic) {
+    device::Config config;
+    config.resident = resident;
+    device::start(config);
+  }
   ~ReduceSession() { device::stop(); }
   ReduceSession(const ReduceSession&) = delete;
   ReduceSession& operator=(const ReduceSession&) = delete;
@@ -107,7 +113,126 @@ void check_scan(std::size_t buffers, std::size_t count, std::size_t skew, bool w
   }
 }
 
+/// Bytes of GPU 0, the same random ones each time it is filled.
+class Area {
+ public:
+  Area(std::size_t bytes, unsigned seed) : host_(bytes) {
+    std::mt19937 random(seed);
+    for (unsigned char& each : host_) each = static_cast<unsigned char>(random());
+    REQUIRE(cudaMalloc(&memory_, bytes) == cudaSuccess);
+  }
+  ~Area() { cudaFree(memory_); }
+  Area(const Area&) = delete;
+  Area& operator=(const Area&) = delete;
+
+  char* device() const { return static_cast<char*>(memory_); }
+  void fill() const {
+    REQUIRE(cudaMemcpy(memory_, host_.data(), host_.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
+  }
+  std::vector<unsigned char> now() const {
+    std::vector<unsigned char> bytes(host_.size());
+    REQUIRE(cudaMemcpy(bytes.data(), memory_, bytes.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+    return bytes;
+  }
+
+ private:
+  std::vector<unsigned char> host_;
+  void* memory_ = nullptr;
+};
+
+constexpr std::size_t reduced_ranks = 5, room_of_rank = 20'000;
+
+struct ShortCase {
+  device::Operator op;
+  device::Element element;
+  device::Result result;
+  std::int64_t count;
+  std::size_t ranks, skew;
+};
+
+std::vector<ShortCase> short_cases() {
+  std::vector<ShortCase> cases;
+  for (int op = 0; op <= static_cast<int>(device::Operator::minloc); ++op)
+    for (int element = 0; element <= static_cast<int>(device::last_element); ++element) {
+      const auto its_op = static_cast<device::Operator>(op);
+      const auto its_element = static_cast<device::Element>(element);
+      if (!device::is_defined(its_op, its_element)) continue;
+      for (const std::int64_t count : {1, 7, 300, 1023}) {
+        const auto number = cases.size();
+        cases.push_back({its_op, its_element, static_cast<device::Result>(number % 3), count,
+                         1 + number % reduced_ranks, number % 4 == 0 ? 16 - number % 16 : 0});
+      }
+    }
+  return cases;
+}
+
+/// What is in `out` after each reduction from `in`. Adds the cases that the persistent kernel has done to `resident`.
+std::vector<std::vector<unsigned char>> results_of(const std::vector<ShortCase>& cases, device::ResidentUse use,
+                                                   std::int64_t& resident) {
+  const ReduceSession session(use);
+  const Area in(reduced_ranks * room_of_rank, 1), out(reduced_ranks * room_of_rank, 2);
+  in.fill();
+  std::vector<std::vector<unsigned char>> results;
+  for (const ShortCase& each : cases) {
+    const auto skew = each.skew - each.skew % static_cast<std::size_t>(device::element_alignment(each.element));
+    out.fill();
+    std::vector<const void*> from;
+    std::vector<void*> to;
+    for (std::size_t rank = 0; rank < each.ranks; ++rank) {
+      from.push_back(in.device() + rank * room_of_rank + skew);
+      to.push_back(out.device() + rank * room_of_rank + skew);
+    }
+    device::reduce(0, {each.op, each.element, each.result, each.count, from, to}).wait();
+    device::about_to_wait(device::WaitKind::group);
+    results.push_back(out.now());
+  }
+  resident += device::movements().resident;
+  return results;
+}
+
 }  // namespace
+
+TEST_CASE("short reductions by the persistent kernel give the same bits", "[device]") {
+  const std::vector<ShortCase> cases = short_cases();
+  std::int64_t launched = 0, resident = 0;
+  const auto expected = results_of(cases, device::ResidentUse::never, launched);
+  const auto found = results_of(cases, device::ResidentUse::always, resident);
+  CHECK(launched == 0);
+  CHECK(resident > 20);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    INFO("operator " << static_cast<int>(cases[i].op) << ", element " << static_cast<int>(cases[i].element) << ", "
+                     << cases[i].count << " elements of " << cases[i].ranks);
+    CHECK(found[i] == expected[i]);
+  }
+}
+
+TEST_CASE("short blocks are copied by the persistent kernel", "[device]") {
+  const ReduceSession session(device::ResidentUse::always);
+  constexpr std::size_t room = 100'000;
+  const Area from(room, 3), to(room, 4);
+  from.fill();
+  const std::vector<unsigned char> given = from.now();
+  std::mt19937 random(5);
+  for (int round = 0; round < 60; ++round) {
+    to.fill();
+    std::vector<unsigned char> expected = to.now();
+    std::vector<device::BlockCopy> copies;
+    const std::size_t blocks = 1 + random() % 16, longest = round % 2 == 0 ? 64 : 8192;
+    for (std::size_t i = 0, at = 0; i < blocks; ++i) {
+      const std::size_t skew = round % 3 == 0 ? random() % 16 : 0,
+                        bytes = random() % std::min(longest, room / blocks / 2);
+      copies.push_back({from.device() + at + skew, to.device() + at, static_cast<std::int64_t>(bytes)});
+      std::copy_n(given.begin() + static_cast<std::ptrdiff_t>(at + skew), bytes,
+                  expected.begin() + static_cast<std::ptrdiff_t>(at));
+      at += (bytes + 47) / 16 * 16;
+    }
+    device::copy_blocks(0, copies).wait();
+    device::about_to_wait(device::WaitKind::group);
+    CHECK(to.now() == expected);
+  }
+  CHECK(device::movements().resident > 10);
+}
 
 TEST_CASE("sums of several buffers to several buffers", "[device]") {
   const ReduceSession session;

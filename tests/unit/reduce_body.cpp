@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <complex>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -145,7 +146,11 @@ void run(const ReduceCase& c, Element element, std::vector<void*>& from, std::ve
   const std::vector<const void*> sources(from.begin(), from.end());
   ReduceArgs args = plan_reduction({c.op, element, c.result, c.count, sources, to}, 4);
   const auto same = [](const void* address) { return const_cast<void*>(address); };
-  reduce_on_host(args, HostMemory<decltype(same)>{same});
+  const std::optional<ShortReduction> job = shortened(args);
+  if (job && c.count % 2 == 0)
+    reduce_on_host(*job, HostMemory<decltype(same)>{same});
+  else
+    reduce_on_host(job ? lengthened(*job) : args, HostMemory<decltype(same)>{same});
 }
 
 /// What each destination holds afterwards, at element i; false: nothing is stored.
@@ -211,6 +216,32 @@ TEST_CASE("reductions of every element by every operator", "[kernel]") {
     }
   }
   CHECK(number > 1000);
+}
+
+TEST_CASE("which reductions are short", "[kernel]") {
+  alignas(16) static char memory[64];
+  const auto is_short = [](Element element, std::int64_t count, std::size_t ranks, std::size_t skew = 0) {
+    const std::vector<const void*> from(ranks, memory + skew);
+    const std::vector<void*> to(ranks, memory + skew);
+    const ReduceArgs args = plan_reduction({Operator::sum, element, Result::total, count, from, to}, 4);
+    const std::optional<ShortReduction> job = shortened(args);
+    if (job) {
+      const ReduceArgs again = lengthened(*job);
+      CHECK((again.grid == args.grid && again.block == args.block && again.wide == args.wide));
+      CHECK(std::equal(args.from, args.from + ranks, again.from));
+      CHECK(std::equal(args.to, args.to + ranks, again.to));
+    }
+    return job.has_value();
+  };
+  CHECK(is_short(Element::float32, 1, 16));
+  CHECK_FALSE(is_short(Element::float32, 1, 17));
+  CHECK(is_short(Element::float32, 4096, 2));
+  CHECK_FALSE(is_short(Element::float32, 4100, 2));
+  CHECK(is_short(Element::float32, 1024, 2, 4));
+  CHECK_FALSE(is_short(Element::float32, 1025, 2, 4));
+  CHECK(is_short(Element::float16, 1, 2));
+  CHECK_FALSE(is_short(Element::int8, 1, 2));
+  CHECK_FALSE(is_short(Element::complex64, 1, 2));
 }
 
 TEST_CASE("sums and products of integers wrap around", "[kernel]") {
