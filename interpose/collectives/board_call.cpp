@@ -163,6 +163,10 @@ bool BoardCall::leads() const {
 }
 
 bool BoardCall::reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped) {
+  if (static_cast<int>(rank) == group_->rank() && std::memcmp(memory.gpu, mine_.gpu, sizeof memory.gpu) == 0) {
+    mapped = reinterpret_cast<void*>(address);  // this GPU's own memory
+    return true;
+  }
   std::string why;
   device::Mapping mapping = device::import_memory(ordinal(), peer::exporter_of(group_->segment(rank)), memory, &why);
   if (!mapping) {
