@@ -257,6 +257,8 @@ class Part : public BoardCall {
     };
     std::vector<const void*> sources;
     std::vector<void*> destinations;
+    sources.reserve(all_.size());
+    destinations.reserve(all_.size());
     for (std::size_t rank = 0; rank < all_.size(); ++rank) {
       sources.push_back(shift(from_[rank], offset));
       destinations.push_back(shift(to[rank], all ? offset : 0));
