@@ -13,8 +13,8 @@ namespace gpudt::device::cuda {
 namespace {
 
 template <class T>
-__device__ __forceinline__ T read_relaxed(T& mapped) {
-  return ::cuda::atomic_ref<T, ::cuda::thread_scope_system>(mapped).load(::cuda::std::memory_order_relaxed);
+__device__ __forceinline__ T read_acquired(T& mapped) {
+  return ::cuda::atomic_ref<T, ::cuda::thread_scope_system>(mapped).load(::cuda::std::memory_order_acquire);
 }
 
 __device__ __forceinline__ void write_released(std::uint32_t& mapped, std::uint32_t value) {
@@ -88,14 +88,19 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
   std::uint32_t number = args.first_job;
   for (std::uint64_t active = nanoseconds();;) {
     std::uint64_t word = 0;
-    if (reads) word = read_relaxed(box.job[threadIdx.x]);
-    if (__syncthreads_and(!reads || number_of(word) == number)) {
-      if (reads) words[threadIdx.x] = static_cast<std::uint32_t>(word);
-      // The thread has read a word of the job: after its fence, and after the barrier for all threads, all that the
-      // host saw before it wrote the job is visible, and nothing read earlier is used again.
-      if (first) ::cuda::atomic_thread_fence(::cuda::std::memory_order_acq_rel, ::cuda::thread_scope_system);
+    if (reads) word = read_acquired(box.job[threadIdx.x]);
+    const bool is_part = reads && number_of(word) == number;
+    ResidentJob& job = *reinterpret_cast<ResidentJob*>(words);
+    bool is_whole = false;
+    if (const int arrived = __syncthreads_count(is_part)) {
+      if (first) words[0] = 0;
+      if (is_part) words[place_of_word(word)] = static_cast<std::uint32_t>(word);
+      // Behind the barrier all that the host saw before it wrote the job is visible to all threads, and nothing read
+      // earlier is used again, since threads that have read a word of the job have acquired it.
       __syncthreads();
-      ResidentJob& job = *reinterpret_cast<ResidentJob*>(words);
+      is_whole = job.sent == arrived;
+    }
+    if (is_whole) {
       if (job.kind == ResidentJob::Kind::transfer) {
         bring_programs(job.transfer, programs);
         move_job<resident_threads>(job.transfer, 0, 1);

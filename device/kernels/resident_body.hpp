@@ -6,13 +6,17 @@
 // kernels running that communicate. Here it is a single thread block, and only while messages keep coming
 // (resident.hpp).
 //
-// A job is a transfer as in a batch (batch_body.hpp), a short reduction, or short copies of blocks. Each 32 bits of it
-// travel in a word of 64 bits with the job's number. The kernel reads all words at once, one by each thread, until all
-// have the expected number. So the words need no order, and one round trip over the host link is enough.
+// A job is a transfer as in a batch (batch_body.hpp), a short reduction, or short copies of blocks. Jobs resemble each
+// other, so the host sends only those 32-bit words that differ from the job before: of a message that is repeated three
+// words, of 86. Each travels in a word of 64 bits with its place in the job and the job's number. The kernel reads all
+// words of the mailbox at once, one by each thread, until as many have the expected number as the job says. So the
+// words need no order, and one round trip over the host link is enough.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 
 #include "base/nap.hpp"
@@ -30,17 +34,18 @@ constexpr int resident_warps = resident_threads / warp_threads;
 constexpr std::uint32_t own_program_words = 1024;
 
 struct ResidentJob {
-  enum class Kind : std::uint32_t { transfer, reduction, copies };
+  enum class Kind : std::uint16_t { transfer, reduction, copies };
   Kind kind;
+  std::uint16_t sent;  ///< number of words that are sent; the first one, with this number, always is
   union {
     BatchJob transfer;
     ShortReduction reduction;
     ShortCopies copies;
   };
 
-  explicit ResidentJob(const BatchJob& job) : kind(Kind::transfer), transfer(job) {}
-  explicit ResidentJob(const ShortReduction& job) : kind(Kind::reduction), reduction(job) {}
-  explicit ResidentJob(const ShortCopies& job) : kind(Kind::copies), copies(job) {}
+  explicit ResidentJob(const BatchJob& job) : kind(Kind::transfer), sent(0), transfer(job) {}
+  explicit ResidentJob(const ShortReduction& job) : kind(Kind::reduction), sent(0), reduction(job) {}
+  explicit ResidentJob(const ShortCopies& job) : kind(Kind::copies), sent(0), copies(job) {}
 
   GPUDT_HD const Completion& completion() const {
     if (kind == Kind::reduction) return reduction.completion;
@@ -51,16 +56,18 @@ struct ResidentJob {
 static_assert(std::is_trivially_copyable_v<ResidentJob> && sizeof(ResidentJob) % sizeof(std::uint32_t) == 0);
 // Other jobs do not make those of messages longer.
 static_assert(sizeof(ShortReduction) <= sizeof(BatchJob) && sizeof(ShortCopies) <= sizeof(BatchJob));
+constexpr std::size_t job_header_bytes = sizeof(ResidentJob) - sizeof(BatchJob);
 constexpr int job_words = sizeof(ResidentJob) / sizeof(std::uint32_t);
-static_assert(job_words <= resident_threads);
+static_assert(job_words <= resident_threads && job_words < 256);
 
-/// Numbers that no job has: that of an empty mailbox, and that which ends the kernel.
-constexpr std::uint32_t no_job = 0, no_more_jobs = UINT32_MAX;
+/// Jobs have numbers of 24 bits; these are none: that of an empty mailbox, and that which ends the kernel.
+constexpr std::uint32_t no_job = 0, no_more_jobs = (std::uint32_t{1} << 24) - 1;
 
 /// The mailbox of the host and the kernel, in mapped memory. Writing a line that the kernel polls costs the host a
 /// microsecond, so the host writes only jobs.
 struct alignas(64) Mailbox {
-  /// Written by the host: in each word 32 bits of the job, below the number of the job.
+  /// Written by the host: the words that are sent, one behind the other, each below its place and the job's number.
+  /// When a kernel is launched, all have number no_job.
   std::uint64_t job[job_words];
   /// Written by the kernel: the number of its launch, when it begins, and when it takes no more jobs.
   alignas(64) std::uint32_t started;
@@ -78,31 +85,77 @@ struct ResidentArgs {
 GPUDT_HD std::uint32_t job_after(std::uint32_t number) {
   return number >= no_more_jobs - 1 ? no_job + 1 : number + 1;
 }
-GPUDT_HD std::uint64_t numbered(std::uint32_t number, std::uint32_t word) {
-  return static_cast<std::uint64_t>(number) << 32 | word;
+GPUDT_HD std::uint64_t numbered(std::uint32_t number, int place, std::uint32_t word) {
+  return static_cast<std::uint64_t>(number) << 40 | static_cast<std::uint64_t>(place) << 32 | word;
 }
 GPUDT_HD std::uint32_t number_of(std::uint64_t word) {
-  return static_cast<std::uint32_t>(word >> 32);
+  return static_cast<std::uint32_t>(word >> 40);
+}
+GPUDT_HD int place_of_word(std::uint64_t word) {
+  return static_cast<int>(word >> 32 & 0xff);
 }
 
 namespace host {
 
-/// True if all words of job `number` have arrived.
-inline bool read_job(Mailbox& box, std::uint32_t number, std::uint32_t (&words)[job_words]) {
-  for (int i = 0; i < job_words; ++i) {
-    const std::uint64_t word = std::atomic_ref(box.job[i]).load(std::memory_order_acquire);
-    if (number_of(word) != number) return false;
-    words[i] = static_cast<std::uint32_t>(word);
+/// The words of the latest job that a kernel has.
+class JobWords {
+ public:
+  /// Sends what differs from the job before.
+  void send(Mailbox& box, std::uint32_t number, ResidentJob job) {
+    std::uint32_t words[job_words];
+    std::memcpy(words, static_cast<const void*>(&job), sizeof words);
+    const int used = used_by(job);
+    std::uint16_t sent = 1;
+    for (int i = 1; i < used; ++i) {
+      if (known_[i] && words_[i] == words[i]) continue;
+      put(box, sent++, numbered(number, i, words_[i] = words[i]));
+      known_[i] = true;
+    }
+    job.sent = sent;
+    std::memcpy(words, static_cast<const void*>(&job), sizeof *words);
+    put(box, 0, numbered(number, 0, words[0]));
+    if (job.kind == ResidentJob::Kind::transfer) forget_programs(job.transfer);
   }
-  return true;
-}
+  /// Whether all words of job `number` have arrived; then job() is that job.
+  bool receive(Mailbox& box, std::uint32_t number) {
+    std::uint64_t sent[job_words];
+    int arrived = 0;
+    for (; arrived < job_words; ++arrived) {
+      sent[arrived] = std::atomic_ref(box.job[arrived]).load(std::memory_order_acquire);
+      if (number_of(sent[arrived]) != number) break;
+    }
+    if (arrived == 0) return false;
+    words_[0] = static_cast<std::uint32_t>(sent[0]);
+    if (job().sent != arrived) return false;
+    for (int i = 1; i < arrived; ++i) words_[place_of_word(sent[i])] = static_cast<std::uint32_t>(sent[i]);
+    return true;
+  }
+  const ResidentJob& job() const { return *reinterpret_cast<const ResidentJob*>(words_); }
 
-inline void write_job(Mailbox& box, std::uint32_t number, const ResidentJob& job) {
-  std::uint32_t words[job_words];
-  std::memcpy(words, &job, sizeof words);
-  for (int i = 0; i < job_words; ++i)
-    std::atomic_ref(box.job[i]).store(numbered(number, words[i]), std::memory_order_release);
-}
+ private:
+  static void put(Mailbox& box, int at, std::uint64_t word) {
+    std::atomic_ref(box.job[at]).store(word, std::memory_order_release);
+  }
+  static int used_by(const ResidentJob& job) {
+    const auto of_kind = [&] {
+      if (job.kind == ResidentJob::Kind::reduction) return sizeof job.reduction;
+      return job.kind == ResidentJob::Kind::copies ? sizeof job.copies : sizeof job.transfer;
+    };
+    return static_cast<int>((job_header_bytes + of_kind()) / sizeof(std::uint32_t));
+  }
+  /// The kernel replaces the addresses of programs by those of its copies.
+  void forget_programs(const BatchJob& job) {
+    for (const BatchMap* const map : {&job.pair.from_map, &job.pair.map}) {
+      if (map->kind != datatype::ShapeKind::general) continue;
+      const auto at = reinterpret_cast<const char*>(&map->program) - reinterpret_cast<const char*>(&job);
+      const auto first = (static_cast<std::size_t>(at) + job_header_bytes) / sizeof(std::uint32_t);
+      std::fill_n(known_ + first, sizeof map->program / sizeof(std::uint32_t), false);
+    }
+  }
+
+  alignas(ResidentJob) std::uint32_t words_[job_words] = {};
+  bool known_[job_words] = {};
+};
 
 }  // namespace host
 
@@ -127,10 +180,10 @@ void run_on_host(const ResidentArgs& args, const Translate& translate, const End
   Mailbox& box = *args.box;
   std::atomic_ref(box.started).store(args.launch, std::memory_order_release);
   std::uint32_t number = args.first_job;
-  alignas(ResidentJob) std::uint32_t words[job_words];
+  host::JobWords words;
   for (Clock::time_point active = Clock::now();;) {
-    if (host::read_job(box, number, words)) {
-      const ResidentJob& job = *reinterpret_cast<const ResidentJob*>(words);
+    if (words.receive(box, number)) {
+      const ResidentJob& job = words.job();
       run_on_host(job, translate);
       ended(job.completion());
       number = job_after(number);

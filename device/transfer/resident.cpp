@@ -77,7 +77,7 @@ std::optional<TakenBack> Resident::stop() noexcept {
 void Resident::send_away() {
   leaving_ = true;
   ready_.store(false, std::memory_order_relaxed);
-  std::atomic_ref(box_->job[0]).store(numbered(no_more_jobs, 0), std::memory_order_release);
+  std::atomic_ref(box_->job[0]).store(numbered(no_more_jobs, 0, 0), std::memory_order_release);
 }
 
 /// Separates `state` from the kernel. Returns its work, which may not have been done.
@@ -172,7 +172,8 @@ void Resident::make_new_box() {
 }
 
 void Resident::launch() {
-  std::atomic_ref(box_->job[0]).store(numbered(no_job, 0), std::memory_order_release);
+  for (std::uint64_t& word : box_->job) std::atomic_ref(word).store(numbered(no_job, 0, 0), std::memory_order_release);
+  words_ = {};
   const std::uint32_t next_launch = launch_ + 1 == 0 ? 1 : launch_ + 1;
   const microseconds wanted = use_ == ResidentUse::always ? timeout_always : timeout;
   const auto its_timeout = static_cast<std::uint32_t>(wanted.count());
@@ -212,7 +213,7 @@ bool Resident::hand_over(const ResidentJob& job, const ResidentWork& work, Trans
   served_ = &state;
   state.resident = this;
   job_ = job_after(job_);
-  host::write_job(*box_, job_, job);
+  words_.send(*box_, job_, job);
   ready_.store(false, std::memory_order_relaxed);
   ++jobs_of_launch_;
   jobs_.fetch_add(1, std::memory_order_relaxed);

@@ -87,6 +87,7 @@ class Resident {
   bool leaving_ GUARDED_BY(mutex_) = false;             ///< the latest launch gets no more jobs
   bool settled_ GUARDED_BY(mutex_) = true;              ///< settle() has seen the result of the latest launch
   std::uint32_t job_ GUARDED_BY(mutex_) = 0;            ///< number of the last job
+  host::JobWords words_ GUARDED_BY(mutex_);             ///< that the latest launch has
   std::int64_t jobs_of_launch_ GUARDED_BY(mutex_) = 0;  ///< done, or handed over
   Clock::time_point launched_ GUARDED_BY(mutex_), last_short_ GUARDED_BY(mutex_);
   Clock::duration launch_time_ GUARDED_BY(mutex_);  ///< how long a launch takes

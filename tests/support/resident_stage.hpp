@@ -142,17 +142,16 @@ struct Stage {
   }
   std::uint32_t launches() const { return static_cast<std::uint32_t>(log.residents.size()); }
   Mailbox& box() const { return *log.residents.back().box; }
-  void begin() { box().started = log.residents.back().launch; }
+  void begin() {
+    box().started = log.residents.back().launch;
+    words = {};
+  }
   void leave() { box().ended = log.residents.back().launch; }
   /// The kernel does job number `index` of its launch, if that is there.
   bool serve(std::uint32_t index = 0) {
-    std::uint32_t words[job_words];
-    if (!host::read_job(box(), log.residents.back().first_job + index, words)) return false;
-    alignas(ResidentJob) char bytes[sizeof(ResidentJob)];
-    std::memcpy(bytes, words, sizeof bytes);
-    const auto& job = *reinterpret_cast<const ResidentJob*>(bytes);
-    run_on_host(job, same);
-    end(job.completion());
+    if (!words.receive(box(), log.residents.back().first_job + index)) return false;
+    run_on_host(words.job(), same);
+    end(words.job().completion());
     return true;
   }
 
@@ -161,6 +160,7 @@ struct Stage {
   ResidentLog log;
   std::vector<char> user = std::vector<char>(4096), packed = std::vector<char>(512);
   std::array<int, 3> sum{};
+  host::JobWords words;
   std::unique_ptr<Engine> engine;
 };
 
