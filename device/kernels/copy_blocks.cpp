@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 #include "device/kernels/copy_blocks_body.hpp"
 
@@ -51,20 +52,21 @@ std::int64_t copied_word(Address from, Address to) {
 
 }  // namespace
 
-std::optional<ShortCopies> shortened(const CopyBlocksArgs& args, std::int32_t warps, const LaunchPolicy& policy) {
-  if (static_cast<std::size_t>(args.count) > ShortCopies::most) return std::nullopt;
-  ShortCopies copies = {};
-  copies.count = args.count;
-  const std::int32_t together = warps_per_block(warps, args.count), at_a_time = warps / together;
-  const std::int64_t turns = (args.count + at_a_time - 1) / at_a_time;
-  for (std::int32_t i = 0; i < args.count; ++i) {
-    const std::int64_t round = copied_word(args.from[i], args.to[i]) * copied_at_once * together * warp_threads;
-    if (turns * args.bytes[i] > policy.persistent.most_copy_rounds * round) return std::nullopt;
-    copies.from[i] = args.from[i];
-    copies.to[i] = args.to[i];
-    copies.bytes[i] = static_cast<std::uint32_t>(args.bytes[i]);
+std::optional<ShortCopies> shortened(std::span<const BlockCopy> copies, std::int32_t warps,
+                                     const LaunchPolicy& policy) {
+  if (copies.size() > ShortCopies::most) return std::nullopt;
+  std::optional<ShortCopies> job(std::in_place);
+  job->count = static_cast<std::int32_t>(copies.size());
+  const std::int32_t together = warps_per_block(warps, job->count), at_a_time = warps / together;
+  const std::int64_t turns = (job->count + at_a_time - 1) / at_a_time;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    job->from[i] = address_of(copies[i].from);
+    job->to[i] = address_of(copies[i].to);
+    job->bytes[i] = static_cast<std::uint32_t>(copies[i].bytes);
+    const std::int64_t round = copied_word(job->from[i], job->to[i]) * copied_at_once * together * warp_threads;
+    if (turns * copies[i].bytes > policy.persistent.most_copy_rounds * round) return std::nullopt;
   }
-  return copies;
+  return job;
 }
 
 CopyBlocksArgs lengthened(const ShortCopies& copies, int multiprocessors) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "device/kernels/copy_blocks.hpp"
 #include "device/kernels/kernel_args.hpp"
@@ -46,7 +47,7 @@ struct ShortCopies {
 CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multiprocessors);
 
 /// The copies for the persistent kernel, of `warps` warps, without the completion; none if that does not suit.
-std::optional<ShortCopies> shortened(const CopyBlocksArgs& args, std::int32_t warps,
+std::optional<ShortCopies> shortened(std::span<const BlockCopy> copies, std::int32_t warps,
                                      const LaunchPolicy& policy = launch_policy());
 /// The arguments of a launch that does the same.
 CopyBlocksArgs lengthened(const ShortCopies& copies, int multiprocessors);

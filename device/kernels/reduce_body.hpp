@@ -347,7 +347,7 @@ GPUDT_HD std::int64_t wide_words(const Args& args) {
 ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors);
 
 /// The reduction for the persistent kernel, without the completion; none if that does not suit.
-std::optional<ShortReduction> shortened(const ReduceArgs& args, const LaunchPolicy& policy = launch_policy());
+std::optional<ShortReduction> shortened(const Reduction& reduction, const LaunchPolicy& policy = launch_policy());
 /// The arguments of a launch that does the same.
 ReduceArgs lengthened(const ShortReduction& reduction);
 

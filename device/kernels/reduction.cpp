@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfenv>
 #include <cstring>
+#include <utility>
 
 #include "device/kernels/reduce_body.hpp"
 
@@ -89,26 +90,9 @@ void lay_out(ReduceArgs& args, std::int64_t most_blocks) {
       std::clamp((words + block_threads - 1) / block_threads, std::int64_t{1}, std::max(most_blocks, std::int64_t{1})));
 }
 
-/// The same reduction without the completion; there must be room.
-template <class Args, class Given>
-Args with_room(const Given& given) {
-  Args args = {};
-  std::copy_n(given.from, given.sources, args.from);
-  std::copy_n(given.to, given.destinations, args.to);
-  args.count = given.count;
-  args.sources = given.sources;
-  args.destinations = given.destinations;
-  args.op = given.op;
-  args.element = given.element;
-  args.result = given.result;
-  args.wide = given.wide;
-  return args;
-}
-
-}  // namespace
-
-ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {
-  ReduceArgs args = {};
+/// All but the completion and the launch. There must be room.
+template <class Args>
+void describe(const Reduction& reduction, Args& args) {
   args.sources = static_cast<std::int32_t>(reduction.from.size());
   args.destinations = static_cast<std::int32_t>(reduction.to.size());
   args.op = reduction.op;
@@ -120,21 +104,39 @@ ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {
   for (std::size_t i = 0; i < reduction.to.size(); ++i) bits |= args.to[i] = address_of(reduction.to[i]);
   const std::int64_t bytes = element_bytes(args.element);
   args.wide = bits % sizeof(Word16) == 0 && sizeof(Word16) % static_cast<std::size_t>(bytes) == 0 ? 1 : 0;
+}
+
+}  // namespace
+
+ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {
+  ReduceArgs args = {};
+  describe(reduction, args);
   lay_out(args, std::int64_t{multiprocessors} * blocks_for_several_gpus);
   return args;
 }
 
-std::optional<ShortReduction> shortened(const ReduceArgs& args, const LaunchPolicy& policy) {
-  const auto sources = static_cast<std::size_t>(args.sources),
-             destinations = static_cast<std::size_t>(args.destinations);
-  if (std::max(sources, destinations) > ShortReduction::most_ranks || !is_usual(args.element) ||
-      words_of(args) > policy.persistent.most_reduced_words)
+std::optional<ShortReduction> shortened(const Reduction& reduction, const LaunchPolicy& policy) {
+  if (std::max(reduction.from.size(), reduction.to.size()) > ShortReduction::most_ranks ||
+      !is_usual(reduction.element) ||
+      reduction.count * element_bytes(reduction.element) > policy.persistent.most_reduced_words * widest_word)
     return std::nullopt;
-  return with_room<ShortReduction>(args);
+  std::optional<ShortReduction> job(std::in_place);
+  describe(reduction, *job);
+  if (words_of(*job) > policy.persistent.most_reduced_words) job.reset();
+  return job;
 }
 
 ReduceArgs lengthened(const ShortReduction& reduction) {
-  auto args = with_room<ReduceArgs>(reduction);
+  ReduceArgs args = {};
+  std::copy_n(reduction.from, reduction.sources, args.from);
+  std::copy_n(reduction.to, reduction.destinations, args.to);
+  args.count = reduction.count;
+  args.sources = reduction.sources;
+  args.destinations = reduction.destinations;
+  args.op = reduction.op;
+  args.element = reduction.element;
+  args.result = reduction.result;
+  args.wide = reduction.wide;
   lay_out(args, words_of(args));
   return args;
 }

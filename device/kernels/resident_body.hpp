@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "base/nap.hpp"
 #include "device/kernels/copy_blocks_body.hpp"
@@ -56,7 +57,6 @@ struct ResidentJob {
 static_assert(std::is_trivially_copyable_v<ResidentJob> && sizeof(ResidentJob) % sizeof(std::uint32_t) == 0);
 // Other jobs do not make those of messages longer.
 static_assert(sizeof(ShortReduction) <= sizeof(BatchJob) && sizeof(ShortCopies) <= sizeof(BatchJob));
-constexpr std::size_t job_header_bytes = sizeof(ResidentJob) - sizeof(BatchJob);
 constexpr int job_words = sizeof(ResidentJob) / sizeof(std::uint32_t);
 static_assert(job_words <= resident_threads && job_words < 256);
 
@@ -101,20 +101,22 @@ namespace host {
 class JobWords {
  public:
   /// Sends what differs from the job before.
-  void send(Mailbox& box, std::uint32_t number, ResidentJob job) {
-    std::uint32_t words[job_words];
-    std::memcpy(words, static_cast<const void*>(&job), sizeof words);
+  void send(Mailbox& box, std::uint32_t number, const ResidentJob& job) {
+    const auto* const given = reinterpret_cast<const char*>(&job);
     const int used = used_by(job);
-    std::uint16_t sent = 1;
-    for (int i = 1; i < used; ++i) {
-      if (known_[i] && words_[i] == words[i]) continue;
-      put(box, sent++, numbered(number, i, words_[i] = words[i]));
-      known_[i] = true;
+    std::uint32_t sent = 1;
+    for (int place = header_words; place < used; place += compared_words) {
+      const std::size_t at = place * sizeof(std::uint32_t);
+      if (place < known_ && std::memcmp(&words_[place], given + at, compared_words * sizeof(std::uint32_t)) == 0)
+        continue;
+      for (int each = place; each < place + compared_words; ++each) {
+        const std::uint32_t before = std::exchange(words_[each], word_at(given, each));
+        if (each >= known_ || words_[each] != before) put(box, sent++, numbered(number, each, words_[each]));
+      }
     }
-    job.sent = sent;
-    std::memcpy(words, static_cast<const void*>(&job), sizeof *words);
-    put(box, 0, numbered(number, 0, words[0]));
+    known_ = std::max(known_, used);
     if (job.kind == ResidentJob::Kind::transfer) forget_programs(job.transfer);
+    put(box, 0, numbered(number, 0, word_at(given, 0) | sent << 16));
   }
   /// Whether all words of job `number` have arrived; then job() is that job.
   bool receive(Mailbox& box, std::uint32_t number) {
@@ -133,28 +135,40 @@ class JobWords {
   const ResidentJob& job() const { return *reinterpret_cast<const ResidentJob*>(words_); }
 
  private:
-  static void put(Mailbox& box, int at, std::uint64_t word) {
+  static void put(Mailbox& box, std::uint32_t at, std::uint64_t word) {
     std::atomic_ref(box.job[at]).store(word, std::memory_order_release);
+  }
+  static std::uint32_t word_at(const char* job, int place) {
+    std::uint32_t word;
+    std::memcpy(&word, job + place * sizeof word, sizeof word);
+    return word;
   }
   static int used_by(const ResidentJob& job) {
     const auto of_kind = [&] {
       if (job.kind == ResidentJob::Kind::reduction) return sizeof job.reduction;
       return job.kind == ResidentJob::Kind::copies ? sizeof job.copies : sizeof job.transfer;
     };
-    return static_cast<int>((job_header_bytes + of_kind()) / sizeof(std::uint32_t));
+    return header_words + static_cast<int>(of_kind() / sizeof(std::uint32_t));
   }
-  /// The kernel replaces the addresses of programs by those of its copies.
+  /// The kernel replaces the addresses of programs by those of its copies: all words from there on are sent again.
   void forget_programs(const BatchJob& job) {
-    for (const BatchMap* const map : {&job.pair.from_map, &job.pair.map}) {
+    for (const BatchMap* const map : {&job.pair.map, &job.pair.from_map}) {
       if (map->kind != datatype::ShapeKind::general) continue;
       const auto at = reinterpret_cast<const char*>(&map->program) - reinterpret_cast<const char*>(&job);
-      const auto first = (static_cast<std::size_t>(at) + job_header_bytes) / sizeof(std::uint32_t);
-      std::fill_n(known_ + first, sizeof map->program / sizeof(std::uint32_t), false);
+      known_ = header_words + static_cast<int>(static_cast<std::size_t>(at) / sizeof(std::uint32_t));
     }
   }
 
+  /// In front of what differs between kinds, of which words are compared two at a time: most are equal.
+  static constexpr int header_words = (sizeof(ResidentJob) - sizeof(BatchJob)) / sizeof(std::uint32_t),
+                       compared_words = 2;
+  static_assert(header_words % compared_words == 0 &&
+                sizeof(BatchJob) % (compared_words * sizeof(std::uint32_t)) == 0 &&
+                sizeof(ShortReduction) % (compared_words * sizeof(std::uint32_t)) == 0 &&
+                sizeof(ShortCopies) % (compared_words * sizeof(std::uint32_t)) == 0 &&
+                offsetof(BatchMap, program) % (compared_words * sizeof(std::uint32_t)) == 0);
   alignas(ResidentJob) std::uint32_t words_[job_words] = {};
-  bool known_[job_words] = {};
+  int known_ = 0;  ///< words in front that the kernel has
 };
 
 }  // namespace host

@@ -306,7 +306,7 @@ bool Engine::start(PreparedTransfers& prepared, std::vector<Transfer>& started) 
   for (BatchArgs& args : prepared.launches) {
     batches_.fetch_add(1, std::memory_order_relaxed);
     batched_.fetch_add(args.jobs, std::memory_order_relaxed);
-    started.push_back(start_alone(here, args));
+    started.push_back(start_alone(here, [&]() -> BatchArgs& { return args; }));
   }
   return true;
 }

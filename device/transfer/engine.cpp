@@ -337,16 +337,18 @@ Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
     throw Error(Failure::runtime, "a reduction that no kernel can do");
   if (reduction.count == 0) return {};
   Gpu& here = gpu(ordinal);
-  ReduceArgs args = plan_reduction(reduction, here.traits.multiprocessors);
-  return start_alone(here, args, here.resident ? shortened(args, here.policy) : std::nullopt);
+  return start_alone(
+      here, [&] { return plan_reduction(reduction, here.traits.multiprocessors); },
+      here.resident ? shortened(reduction, here.policy) : std::nullopt);
 }
 
 Transfer Engine::copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
   if (copies.empty() || copies.size() > most_block_copies)
     throw Error(Failure::runtime, "more blocks, or less, than a kernel copies");
   Gpu& here = gpu(ordinal);
-  CopyBlocksArgs args = plan_block_copies(copies, here.traits.multiprocessors);
-  return start_alone(here, args, here.resident ? shortened(args, resident_warps, here.policy) : std::nullopt);
+  return start_alone(
+      here, [&] { return plan_block_copies(copies, here.traits.multiprocessors); },
+      here.resident ? shortened(copies, resident_warps, here.policy) : std::nullopt);
 }
 
 }  // namespace gpudt::device

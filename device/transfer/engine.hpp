@@ -168,15 +168,18 @@ class Engine {
 
   // batch.cpp
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
-  /// Launches a kernel of its own in the channel of unpacks, unless the persistent kernel takes `job`, which does the
-  /// same and may be empty.
-  template <class Args, class Job = std::nullopt_t>
-  Transfer start_alone(Gpu& gpu, Args& args, Job job = std::nullopt) {
+  /// Launches a kernel of its own, with the arguments plan(), in the channel of unpacks, unless the persistent kernel
+  /// takes `job`, which does the same and may be empty.
+  template <class Plan, class Job = std::nullopt_t>
+  Transfer start_alone(Gpu& gpu, const Plan& plan, Job job = std::nullopt) {
     Channel& channel = gpu.channel(Direction::unpack);
     StateOwner state = channel.take();
     const LockGuard lock(channel.queue_mutex);
     channel.check_context();
-    if (!hand_over(gpu, channel, job, *state)) channel.start_kernel(*state, args);
+    if (!hand_over(gpu, channel, job, *state)) {
+      auto&& args = plan();
+      channel.start_kernel(*state, args);
+    }
     kernels_.fetch_add(1, std::memory_order_relaxed);
     return Transfer(std::move(state));
   }

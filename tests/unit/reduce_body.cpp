@@ -144,9 +144,10 @@ struct ReduceCase {
 
 void run(const ReduceCase& c, Element element, std::vector<void*>& from, std::vector<void*>& to) {
   const std::vector<const void*> sources(from.begin(), from.end());
-  ReduceArgs args = plan_reduction({c.op, element, c.result, c.count, sources, to}, 4);
+  const Reduction reduction = {c.op, element, c.result, c.count, sources, to};
+  const ReduceArgs args = plan_reduction(reduction, 4);
   const auto same = [](const void* address) { return const_cast<void*>(address); };
-  const std::optional<ShortReduction> job = shortened(args);
+  const std::optional<ShortReduction> job = shortened(reduction);
   if (job && c.count % 2 == 0)
     reduce_on_host(*job, HostMemory<decltype(same)>{same});
   else
@@ -223,8 +224,9 @@ TEST_CASE("which reductions are short", "[kernel]") {
   const auto is_short = [](Element element, std::int64_t count, std::size_t ranks, std::size_t skew = 0) {
     const std::vector<const void*> from(ranks, memory + skew);
     const std::vector<void*> to(ranks, memory + skew);
-    const ReduceArgs args = plan_reduction({Operator::sum, element, Result::total, count, from, to}, 4);
-    const std::optional<ShortReduction> job = shortened(args);
+    const Reduction reduction = {Operator::sum, element, Result::total, count, from, to};
+    const ReduceArgs args = plan_reduction(reduction, 4);
+    const std::optional<ShortReduction> job = shortened(reduction);
     if (job) {
       const ReduceArgs again = lengthened(*job);
       CHECK((again.grid == args.grid && again.block == args.block && again.wide == args.wide));

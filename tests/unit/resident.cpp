@@ -1,6 +1,7 @@
 // What a persistent kernel is given, and what becomes of jobs that it does not come to.
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,38 @@ TEST_CASE("the first launch of a persistent kernel that is prepared allocates no
   const int before = stage.log.allocations;
   stage.have_kernel();
   CHECK(stage.log.allocations == before);
+}
+
+TEST_CASE("of a job that is like the one before only what differs is sent", "[kernel]") {
+  static Mailbox box;
+  host::JobWords sender, receiver;
+  ShortReduction reduction = {};
+  reduction.count = 7;
+  reduction.from[1] = 0x1'0000'0001;
+  const auto sent = [&](const auto& job, std::uint32_t number) {
+    sender.send(box, number, ResidentJob(job));
+    CHECK_FALSE(receiver.receive(box, number + 1));
+    REQUIRE(receiver.receive(box, number));
+    return static_cast<int>(receiver.job().sent);
+  };
+  const auto arrived = [&] { return std::memcmp(&receiver.job().reduction, &reduction, sizeof reduction) == 0; };
+  CHECK(sent(reduction, 1) > 70);
+  CHECK(arrived());
+  CHECK(sent(reduction, 2) == 1);
+  CHECK(arrived());
+  reduction.from[1] += 1;
+  CHECK(sent(reduction, 3) == 2);
+  CHECK(arrived());
+  reduction.from[1] += 0x1'0000'0001;
+  reduction.count = 8;
+  CHECK(sent(reduction, 4) == 4);
+  CHECK(arrived());
+  CHECK(sent(ShortCopies{}, 5) > 1);
+  CHECK(receiver.job().kind == ResidentJob::Kind::copies);
+  CHECK(receiver.job().copies.count == 0);
+  sender.send(box, 6, ResidentJob(reduction));
+  box.job[1] = numbered(5, 1, 0);  // one word has not arrived
+  CHECK_FALSE(receiver.receive(box, 6));
 }
 
 TEST_CASE("a persistent kernel does jobs one after the other", "[kernel]") {
