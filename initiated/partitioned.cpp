@@ -136,6 +136,7 @@ void Partitions::match() {
     }
     world_.together("World::match", [&] { connect(*match, known, matcher, requests); });
   } catch (const Error&) {
+    for (const auto& request : requests) request->kernel = {};  // its addresses are freed: start() refuses it
     free(*match);
     throw;
   }
