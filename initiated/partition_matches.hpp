@@ -71,6 +71,7 @@ class Partitions {
   };
 
   std::string who(const char* call) const;
+  bool has_proxy() const;
   void free_unused();
   void free(Match& match);
   static void release(Match& match);

@@ -68,6 +68,9 @@ Partitions::~Partitions() {
 std::string Partitions::who(const char* call) const {
   return std::string("World::") + call + ": " + world_.who();
 }
+bool Partitions::has_proxy() const {
+  return world_.kernel.proxy.slots != nullptr;
+}
 
 std::shared_ptr<Request::State> Partitions::init(const char* name, PartitionedCall call, const void* buffer,
                                                  MPI_Datatype datatype) {
@@ -130,17 +133,17 @@ void Partitions::match() {
     match->words =
         world_.allocate("World::match", matcher.most_words() * static_cast<std::int64_t>(word_bytes), match->memory);
     attach_buffers(*match, requests);
-    if (world_.wire->goes_far()) {
+    if (has_proxy()) {
       match->first_number = world_.take_numbers("World::match", matcher.most_receives());
       match->numbers = matcher.most_receives();
     }
+    // When it returns, all have exposed their buffers.
     world_.together("World::match", [&] { connect(*match, known, matcher, requests); });
   } catch (const Error&) {
     for (const auto& request : requests) request->kernel = {};  // its addresses are freed: start() refuses it
     free(*match);
     throw;
   }
-  world_.wire->barrier();  // all have exposed their buffers
   matches_.push_back(std::move(match));
 }
 
@@ -259,7 +262,7 @@ void Partitions::connect(Match& match, const Known& known, const CallMatcher& ma
 
 /// Kernels may be told of them by numbers, behind that of the words.
 void Partitions::expose_receives(const Match& match, const Requests& requests) const {
-  if (!world_.wire->goes_far()) return;
+  if (!has_proxy()) return;
   std::int32_t number = match.first_number;
   for (const auto& request : requests) {
     const PartitionedCall& call = request->call;
@@ -340,7 +343,7 @@ std::uint64_t* Partitions::words_at(const Match& match, int process, const Parti
   char* const there = match.memory.there[static_cast<std::size_t>(process)];
   if (process == world_.gpu) return reinterpret_cast<std::uint64_t*>(match.memory.base) + at.words;
   if (there == nullptr || !world_.is_near(static_cast<std::size_t>(process))) {
-    if (world_.kernel.proxy.slots != nullptr) return nullptr;
+    if (has_proxy()) return nullptr;
     throw Error(who("match") + "this GPU does not reach that of process " + std::to_string(process) +
                 ", and there is no proxy");
   }
