@@ -227,7 +227,8 @@ class Rank : public detail::RankPartitions {
   }
 
   /// MPI_Parrived of a request of World::precv_init, by any threads, as often as they like: ok when the partition is
-  /// there for the whole scope, else not_yet. Thread, Warp or Block. Errors: bad_request, bad_partition.
+  /// there for the whole scope, or the request is not active, else not_yet. Thread, Warp or Block. Errors: bad_request,
+  /// bad_partition.
   template <class Scope = Block>
   __device__ Status parrived(const KernelRequest& request, int partition) {
     return answer_of("parrived", request, partition, find_partition<Scope>(request, partition, false));

@@ -104,11 +104,11 @@ class RankPartitions : public RankCollectives {
     WaitTimer timer(world_, rank(), partition_call("wait for a partition", request, partition));
     const PartitionAccess access{timer};
     const PartitionRange parts = parts_of(request, partition);
+    // Of a request that is not active, whose flags have the number of its last round, or 0, all has arrived, as in MPI.
+    const std::uint64_t round = access.load(request.round);
     for (;; timer.poll()) {
-      // Also of the round: a kernel may wait for it before the host has started it.
-      const std::uint64_t round = access.load(request.round);
-      const bool mine = round != 0 && have_arrived(request, parts, round, access, static_cast<int>(Scope::index()),
-                                                   static_cast<int>(Scope::count()));
+      const bool mine = have_arrived(request, parts, round, access, static_cast<int>(Scope::index()),
+                                     static_cast<int>(Scope::count()));
       if (Scope::count() == 1 ? mine : __all_sync(whole_chunk, static_cast<int>(mine)) != 0) break;
       if (!waits) return Status::not_yet;
     }
