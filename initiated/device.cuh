@@ -217,13 +217,12 @@ class Rank : public detail::RankPartitions {
 
   // --- partitioned communication (MPI_Pready, MPI_Parrived) ---
 
-  /// MPI_Pready of a request of World::psend_init: puts the partition into the receiver's buffer, and tells the
-  /// receiver. What the scope has written before is sent. Waits while the receiver has not started its request.
+  /// MPI_Pready of a request of World::psend_init: puts the partition into the receiver's buffer, and sets its flag
+  /// there. What the scope has written before is sent. Unlike MPI's, waits until the receiver has started its request.
   /// Thread, Warp or Block. Errors: bad_request, bad_partition, not_started.
   template <class Scope = Block>
   __device__ Status pready(const KernelRequest& request, int partition) {
-    const Status status = send_partition<Scope>(request, partition);
-    return status == Status::ok ? status : failed(status, partition_call("pready", request, partition));
+    return answer_of("pready", request, partition, send_partition<Scope>(request, partition));
   }
 
   /// MPI_Parrived of a request of World::precv_init, by any threads, as often as they like: ok when the partition is

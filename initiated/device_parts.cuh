@@ -146,7 +146,7 @@ struct RankState {
   int grid_complete;                          ///< block 0: all blocks have started
   KnownMove moves[known_moves];               ///< of which places are kept
   unsigned moves_made;                        ///< how many there have been, in all
-  Posting posting;                            ///< put with signal: the notification that is being sent
+  Posting posting;                            ///< put with signal: the notification; partitions: a status
   Notification last;
   Taken taken;
 };

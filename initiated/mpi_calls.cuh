@@ -204,7 +204,7 @@ template <class Scope = Block>
 __device__ Status pready(int partition, const Request& request) {
   return request.rank.pready<Scope>(request.request, partition);
 }
-/// MPI_Pready_range: partitions from `partition_low` to `partition_high`, both included.
+/// MPI_Pready_range: partitions from `partition_low` to `partition_high`, both included, up to the first error.
 template <class Scope = Block>
 __device__ Status pready_range(int partition_low, int partition_high, const Request& request) {
   Status status = Status::ok;
@@ -219,7 +219,7 @@ __device__ Status parrived(const Request& request, int partition, int* flag) {
   *flag = status == Status::ok ? 1 : 0;
   return status == Status::not_yet ? Status::ok : status;
 }
-/// Waits until the partition is there.
+/// Waits until the partition is there. Errors: those of Rank::wait_partition.
 template <class Scope = Block>
 __device__ Status wait(const Request& request, int partition) {
   return request.rank.wait_partition<Scope>(request.request, partition);

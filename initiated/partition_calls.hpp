@@ -13,7 +13,7 @@
 
 namespace gpudt::initiated {
 
-/// A call, for the others. Plain data.
+/// A call of psend_init or precv_init, as processes exchange it. Plain data.
 struct PartitionedCall {
   std::int32_t sends = 0;
   std::int32_t partner = -1;  ///< a process; -1: MPI_PROC_NULL
@@ -29,9 +29,9 @@ struct PartitionedCall {
 /// By process, in the order of its calls.
 using PartitionedCalls = std::vector<std::vector<PartitionedCall>>;
 
-/// Words of a request in the memory that all processes have in common: of a send the number that its receiver has
-/// granted, the round, and how many partitions are complete; then a Ticket for each partition. Of a receive the round;
-/// then a word for each partition of the sender. What different processes write is in different lines.
+/// Words of a request in its process's part of a window of the World. A send has the last round that its receiver has
+/// granted, the round, and how many partitions are complete; then a Ticket for each partition. A receive has the round;
+/// then a flag for each partition of the sender. What different processes write is in different lines of 128 bytes.
 constexpr std::int64_t granted_word = 0, round_word = 16, completed_word = 17, first_word = 32, words_step = 16;
 
 inline std::int64_t words_of(const PartitionedCall& call, std::int64_t flags) {
@@ -118,8 +118,10 @@ class CallMatcher {
   int most_receives_ = 0;
 };
 
-/// Both sides of a send's data: see KernelRequest. If a partition of the sender is whole elements of the receiver, each
-/// is a message of the same layouts, elsewhere: blocks keep the places of its words. Else all are parts of one message.
+/// How a send's partitions lie on both sides: `from`, `to` and steps of KernelRequest. If a partition of the sender
+/// consists of whole elements of the receiver, the layouts are those of one partition, and addresses move from one to
+/// the next: the places of words that a block keeps (KnownMove) serve all. Otherwise the layouts are those of the whole
+/// message, and a partition is a range of its packed bytes.
 struct PartitionSteps {
   std::int64_t from_count, to_count;  ///< elements that the layouts are of
   std::int64_t from_step, to_step, begin_step;

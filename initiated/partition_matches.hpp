@@ -25,8 +25,8 @@ class Request::State {
   std::uint64_t round = 0;
   bool active = false;
   std::uint64_t* pinned = nullptr;  ///< in host memory: the round, then room for what is read of the words
-  /// Of a receive: where the sender's process has `granted`, for copies of this one. Null: by a proxy, to this offset
-  /// of window `granted_memory`.
+  /// Of a receive: the sender's KernelRequest::granted, at an address of this process. Null: reached by the proxy, at
+  /// `granted_offset` of window `granted_memory`.
   std::uint64_t* granted = nullptr;
   std::int64_t granted_offset = 0;
   std::int32_t granted_memory = 0;
@@ -87,7 +87,7 @@ class Partitions {
   /// Where the words of a process's call begin, for this process; null if it does not reach them.
   std::uint64_t* words_at(const Match& match, int process, const PartitionedMatch& at) const;
   char* buffer_at(const Match& match, const PartitionedCall& receive, int process) const;
-  void tell_round(Request::State& request) const;
+  void write_round(Request::State& request) const;
   void copy(void* to, const void* from, std::size_t bytes) const;
   void synchronise() const;
 

@@ -253,14 +253,14 @@ void Partitions::connect(Match& match, const Known& known, const CallMatcher& ma
   for (const auto& request : requests) {
     request->pinned = std::exchange(next, next + pinned_words(*request));
     // A first copy may load code or map memory, which would wait for a kernel that occupies the GPU. All is 0 still.
-    if (request->granted != nullptr || request->call.sends != 0) tell_round(*request);
+    if (request->granted != nullptr || request->call.sends != 0) write_round(*request);
     is_complete(*request);
   }
   synchronise();
   for (const auto& request : requests) request->layout = nullptr;
 }
 
-/// Kernels may be told of them by numbers, behind that of the words.
+/// For the proxy: their numbers follow the order of the calls, as connect_send() counts them.
 void Partitions::expose_receives(const Match& match, const Requests& requests) const {
   if (!has_proxy()) return;
   std::int32_t number = match.first_number;
@@ -366,8 +366,8 @@ void Partitions::synchronise() const {
   check(cudaStreamSynchronize(stream_), "Request: a copy, or the kernel");
 }
 
-/// The kernels here, and of a receive the sender's.
-void Partitions::tell_round(Request::State& request) const {
+/// To where this process's kernels read it, and from a receive to the sender's `granted`.
+void Partitions::write_round(Request::State& request) const {
   *request.pinned = request.round;
   copy(request.kernel.round, request.pinned, word_bytes);
   if (request.call.sends != 0 || request.call.partner < 0) return;
@@ -385,7 +385,7 @@ void Partitions::start(std::span<Request::State* const> requests) {
   for (Request::State* request : requests) {
     request->active = true;
     ++request->round;
-    tell_round(*request);
+    write_round(*request);
   }
   synchronise();
 }

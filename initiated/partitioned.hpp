@@ -4,7 +4,7 @@
 //
 //   std::vector<Request> requests;
 //   requests.push_back(world.psend_init(out, 64, 128, MPI_DOUBLE, right, tag));
-//   requests.push_back(world.precv_init(in, 16, 1, column_type, left, tag));
+//   requests.push_back(world.precv_init(in, 16, 4, column_type, left, tag));
 //   world.match();                                  // collective: once for all that have been initialised
 //   Arguments arguments = {world.view(64), requests[0].kernel(), requests[1].kernel()};
 //   for (int round = 0; round < rounds; ++round) {
@@ -28,7 +28,7 @@ class Request {
   class State;  // partition_matches.hpp
   explicit Request(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  /// For kernels, from World::match() on; the same in all rounds.
+  /// For kernels, from World::match() on; the same in all rounds. Throws if it has not been matched.
   const KernelRequest& kernel() const;
 
   /// MPI_Start: begins a round. Local. When it returns, kernels that run or start later may mark partitions ready, and

@@ -64,10 +64,10 @@ GPUDT_HD Status check_partition(const KernelRequest& request, bool sends, int pa
   return partition < 0 || partition >= request.partitions ? Status::bad_partition : Status::ok;
 }
 
-/// By one thread: marks a partition of a send, and waits until the receiver has started the round, whose number goes
-/// to `round`. Access: count_up(counter) and count_down(counter) change one of this GPU by 1, the first returning what
-/// there was; load(word) is in no order; acquire() comes behind loads; poll() is called between two, and does not
-/// return after the time-out. Errors: those of check_partition(), not_started.
+/// By one thread: marks a partition of a send as ready in its round, whose number goes to `round`, and waits until the
+/// receiver has started that round. Access: count_up(counter) and count_down(counter) change one of this GPU by 1, the
+/// first returning what there was; load(word) is relaxed; acquire() makes the loads before it acquire; poll() is called
+/// between two, and does not return after the time-out. Errors: those of check_partition(), not_started.
 template <class Access>
 GPUDT_HD Status claim_partition(const KernelRequest& send, int partition, const Access& access, std::uint64_t& round) {
   const Status status = check_partition(send, true, partition);

@@ -264,7 +264,7 @@ void Proxy::send(std::uint64_t ticket) {
   check(PMPI_Isend(&slot.command, bytes, MPI_BYTE, command.target, message_tag, comm_, &sent.request), "MPI_Isend");
 }
 
-/// They are few: each is looked at until it is complete.
+/// Sends those that are new, and removes from the front what is complete.
 bool Proxy::send_words() {
   if (words_left_ == 0) return false;
   bool any = false;
@@ -284,7 +284,7 @@ bool Proxy::send_words() {
   return any;
 }
 
-/// The first to that process which has not been acknowledged.
+/// Acknowledgements come in the order of the words to one process.
 void Proxy::complete_word(int target) {
   const LockGuard lock(words_mutex_);
   for (HostWord& word : words_)

@@ -90,7 +90,7 @@ class Proxy {
     MPI_Request request = MPI_REQUEST_NULL;
     bool is_get = false, done = false;
   };
-  /// A word of the host's. It stays until it is acknowledged and MPI has done with it.
+  /// A word of send_word(). It stays until it is acknowledged and MPI has done with it.
   struct HostWord {
     ProxyCommand command;
     MPI_Request request = MPI_REQUEST_NULL;

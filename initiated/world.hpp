@@ -126,7 +126,8 @@ class World {
   /// Collective, unlike anything of MPI: matches all requests that have been initialised since the last call, sends and
   /// receives of two processes with one tag in the order of their calls, and makes what kernels need. What belongs to
   /// requests that have been destroyed in all processes is freed. Throws Error, in all processes, where a request is
-  /// left over, two have not as many bytes, or a GPU does not reach a buffer.
+  /// left over, two have not as many bytes, or a GPU does not reach a buffer; then none of these requests is matched,
+  /// or will be.
   void match();
 
   /// What kernels are told, for a launch with so many ranks on each GPU: as many as blocks, or 1.
