@@ -4,8 +4,8 @@
 //
 // A partition is put into the receiver's buffer, and behind it the number of the round is stored to its flag in the
 // receiver's memory. Rounds count from 1; a request's start() begins the next one. Nobody clears flags: the receiver
-// waits for the number of its round. A sender writes no partition of a round before the receiver has started it, which
-// the receiver says by the number of the round in the sender's memory, `granted`.
+// waits for the number of its round. A sender writes no partition of a round before the receiver has started it: the
+// receiver's start() stores the number of the round in the sender's memory, `granted`.
 #pragma once
 
 #include <cstdint>
