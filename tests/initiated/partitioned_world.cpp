@@ -167,7 +167,10 @@ void check_round(World& world, HostKernel& kernel, std::vector<std::unique_ptr<M
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     for (const auto& message : messages) require(message->is_unchanged(), "a buffer before start()");
   }
-  for (const auto& message : messages) require(message->requests[0].test(), "test() of a request that is not active");
+  for (const auto& message : messages) {
+    require(message->requests[0].test(), "test() of a request that is not active");
+    require(message->all_parrived(), "parrived() of a request that is not active");
+  }
   Request::start_all(all);
   for (const auto& message : messages) {
     const KernelRequest& send = message->send();

@@ -269,6 +269,7 @@ TEST_CASE("rounds of partitions among threads do not overtake", "[initiated]") {
   ThreadedMessage message;
   std::atomic<int> wrong = 0;
   REQUIRE(message.pready(0) == Status::not_started);
+  REQUIRE(message.parrived(0));  // not active
   // The hosts' threads start rounds; the others are their kernels of one round.
   std::thread sender([&] {
     for (std::uint64_t round = 1; round <= rounds; ++round) {
