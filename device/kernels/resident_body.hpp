@@ -127,10 +127,11 @@ class JobWords {
       if (number_of(sent[arrived]) != number) break;
     }
     if (arrived == 0) return false;
-    words_[0] = static_cast<std::uint32_t>(sent[0]);
-    if (job().sent != arrived) return false;
-    for (int i = 1; i < arrived; ++i) words_[place_of_word(sent[i])] = static_cast<std::uint32_t>(sent[i]);
-    return true;
+    for (int i = 0; i < arrived; ++i) {  // as bytes, since they are read as members of the job
+      const auto word = static_cast<std::uint32_t>(sent[i]);
+      std::memcpy(words_ + place_of_word(sent[i]), &word, sizeof word);
+    }
+    return job().sent == arrived;
   }
   const ResidentJob& job() const { return *reinterpret_cast<const ResidentJob*>(words_); }
 
@@ -155,7 +156,7 @@ class JobWords {
     for (const BatchMap* const map : {&job.pair.map, &job.pair.from_map}) {
       if (map->kind != datatype::ShapeKind::general) continue;
       const auto at = reinterpret_cast<const char*>(&map->program) - reinterpret_cast<const char*>(&job);
-      known_ = header_words + static_cast<int>(static_cast<std::size_t>(at) / sizeof(std::uint32_t));
+      known_ = std::min(known_, header_words + static_cast<int>(static_cast<std::size_t>(at) / sizeof(std::uint32_t)));
     }
   }
 
