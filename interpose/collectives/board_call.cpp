@@ -107,6 +107,7 @@ bool BoardCall::all_outcomes(std::atomic<std::uint64_t> Slot::*outcome) {
 
 void BoardCall::map_as_leader() {
   find_leaders();
+  note_shared_gpu();
   if (!leads()) return;
   bool reached = false;
   try {
@@ -156,6 +157,13 @@ void BoardCall::find_leaders() {
     if (found == leaders_.end()) found = leaders_.insert(found, static_cast<int>(rank));
     leader_of_.push_back(*found);
   }
+}
+
+/// On a GPU that several processes use no kernel is to stay, for which those of the others would wait.
+void BoardCall::note_shared_gpu() const {
+  const int leader = leader_of_[static_cast<std::size_t>(group_->rank())];
+  if (ordinal() >= 0 && std::count(leader_of_.begin(), leader_of_.end(), leader) > 1)
+    device::shared_with_others(ordinal(), /*yields=*/false);
 }
 
 bool BoardCall::leads() const {

@@ -84,6 +84,7 @@ class BoardCall {
 
   bool read_all();
   void find_leaders();
+  void note_shared_gpu() const;
   bool leads() const;
   void map_as_leader();
   void settle(bool ready);
