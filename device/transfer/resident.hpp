@@ -1,9 +1,9 @@
 // The host's side of the persistent kernel (resident_body.hpp): when it is launched, which jobs it gets, and how long
 // it runs. There is one for each GPU.
 //
-// It is launched where the host is about to wait for a message anyway, if recent short transfers came so close together
-// that the next one will probably find the kernel running, and if a launch fits into the expected wait. It ends when it
-// has had nothing to do for a while, and gets no more jobs after a millisecond, so that the program's own
+// It is launched where the host is about to wait for a message or a collective anyway, if recent short work came so
+// close together that the next will probably find the kernel running, and if a launch fits into the expected wait. It
+// ends when it has had nothing to do for a while, and gets no more jobs after a millisecond, so that the program's own
 // cudaDeviceSynchronize is not kept waiting. A launch that served few jobs makes the next launch less likely
 // (exponential back-off).
 #pragma once
