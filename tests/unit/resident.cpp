@@ -86,6 +86,33 @@ TEST_CASE("of a job that is like the one before only what differs is sent", "[ke
   CHECK_FALSE(receiver.receive(box, 6));
 }
 
+TEST_CASE("layouts that are traversed are sent again, since the kernel replaces their addresses", "[kernel]") {
+  static Mailbox box;
+  alignas(16) static char memory[1024];
+  const OwnedType type = std::move(indexed_block(2, std::vector<int>{1, 5, 12, 40}, MPI_INT).commit());
+  const datatype::LayoutRef list = datatype::decode(type), bytes = datatype::decode(MPI_CHAR);
+  const PlanSide listed = {list->shape(1), memory}, packed = {bytes->shape(32), memory};
+  host::JobWords sender, receiver;
+  std::uint32_t number = 0;
+  const auto sent_again = [&](const PlanSide& from, const PlanSide& to) {
+    const ResidentJob job{BatchJob(plan_batch_job(from, to, 0, 32, {}))};
+    for (int i = 0; i < 2; ++i) {
+      sender.send(box, ++number, job);
+      REQUIRE(receiver.receive(box, number));
+      CHECK(std::memcmp(&receiver.job().transfer, &job.transfer, sizeof job.transfer) == 0);
+    }
+    return static_cast<int>(receiver.job().sent);
+  };
+  const BatchPair& pair = receiver.job().transfer.pair;
+  const auto from_on = [&](const datatype::Program& program) {
+    return (reinterpret_cast<const char*>(&pair) + sizeof(BatchJob) - reinterpret_cast<const char*>(&program)) / 4;
+  };
+  CHECK(sent_again(listed, listed) > from_on(pair.from_map.program));
+  CHECK(sent_again(listed, packed) > from_on(pair.from_map.program));
+  CHECK(sent_again(packed, listed) > from_on(pair.map.program));
+  CHECK(sent_again(packed, packed) == 1);
+}
+
 TEST_CASE("a persistent kernel does jobs one after the other", "[kernel]") {
   Stage stage;
   stage.wait();
