@@ -118,12 +118,14 @@ int progress_thread_level(int required) {
 const char* progress_start(const Progressing& driven) {
   int level = MPI_THREAD_SINGLE;
   PMPI_Query_thread(&level);
-  if (level == MPI_THREAD_MULTIPLE)
+  if (level == MPI_THREAD_MULTIPLE) {
     driver.start(driven);
-  else if (progress_thread_level(level) == level)
+  } else if (progress_thread_level(level) == level) {
+    expect_threads();  // another library may progress workers of its own in a thread
     on_the_way = driven.advance;
-  else
+  } else {
     return "this MPICH neither communicates by UCX nor supports MPI_THREAD_MULTIPLE";
+  }
   return nullptr;
 }
 
