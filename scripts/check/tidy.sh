@@ -32,11 +32,11 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# Of the names on standard input, without repetition, those that the build compiles.
+# Of the names on standard input, without repetition, those of files that the build compiles.
 compiled() {
   local name
   awk '!seen[$0]++' | while read -r name; do
-    if grep -q "\"file\": \".*/$name\"" "$commands/compile_commands.json"; then
+    if [ -f "$name" ] && grep -q "\"file\": \".*/$name\"" "$commands/compile_commands.json"; then
       echo "$name"
     fi
   done
