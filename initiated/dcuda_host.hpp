@@ -18,7 +18,7 @@ struct Options;  // world.hpp
 }
 
 /// What a kernel gets: in device memory.
-struct dcuda_context {
+struct dcuda_context {  // NOLINT(readability-identifier-naming): as dCUDA has it
   gpudt::initiated::KernelWorld world;
   gpudt::initiated::Window heap;    ///< of dcuda_host_malloc
   gpudt::initiated::Window places;  ///< [2 * dcuda_most_windows][rank] of dcuda_place
@@ -27,7 +27,7 @@ struct dcuda_context {
   int timings;                      ///< how many there are
   double milliseconds[dcuda_most_timings];
 };
-struct dcuda_place {
+struct dcuda_place {        // NOLINT(readability-identifier-naming): as dCUDA has it
   long long offset, bytes;  ///< of a rank's window, in the heap
 };
 
@@ -36,12 +36,12 @@ using dcuda_host_context_handle = dcuda_host_context*;
 using dcuda_context_handle = dcuda_context*;
 using dcuda_kernel_t = void (*)(dcuda_context_handle);
 
-struct dcuda_rank_info {
-  int rank_count;        ///< total number of ranks
-  int rank_responsible;  ///< number of ranks of this process
-  int rank_start;        ///< the first of them
-  int device_count;      ///< processes, and so devices, of this node
-  int device_index;      ///< this one's among them
+struct dcuda_rank_info {  // NOLINT(readability-identifier-naming): as dCUDA has it
+  int rank_count;         ///< total number of ranks
+  int rank_responsible;   ///< number of ranks of this process
+  int rank_start;         ///< the first of them
+  int device_count;       ///< processes, and so devices, of this node
+  int device_index;       ///< this one's among them
   int node_count;
   int node_index;
   int process_count;

@@ -117,6 +117,7 @@ int CudaRuntime::find_gpu(const GpuId& id) noexcept {
 std::vector<VisibleGpu> CudaRuntime::visible_gpus() {
   std::vector<VisibleGpu> visible;
   const int gpus = count_gpus();
+  visible.reserve(static_cast<std::size_t>(gpus));
   for (int ordinal = 0; ordinal < gpus; ++ordinal) visible.push_back({id_of(ordinal), pci_address(ordinal)});
   return visible;
 }
