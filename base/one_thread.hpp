@@ -40,10 +40,7 @@ T add_to(std::atomic<T>& number, std::type_identity_t<T> by, std::memory_order o
 /// number.fetch_sub(by)
 template <class T>
 T take_from(std::atomic<T>& number, std::type_identity_t<T> by, std::memory_order order = std::memory_order_seq_cst) {
-  if (!one_thread()) return number.fetch_sub(by, order);
-  const T before = number.load(std::memory_order_relaxed);
-  number.store(before - by, std::memory_order_release);
-  return before;
+  return add_to(number, static_cast<T>(-by), order);
 }
 
 }  // namespace gpudt
