@@ -3,7 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -34,6 +36,29 @@ inline void write(void* to, const void* from, std::size_t bytes) {
 }
 inline void write(void* to, const std::vector<char>& from) {
   write(to, from.data(), from.size());
+}
+
+/// The main program of a test of Worlds: `test(options)` in each process, with a GPU. Returns the exit status; 77 if
+/// MPI has no MPI_THREAD_MULTIPLE.
+template <class Test>
+int run_world_test(int argc, char** argv, const Test& test) {
+  int level = 0, rank = 0, devices = 1;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  if (level < MPI_THREAD_MULTIPLE) return 77;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  try {
+    initiated::check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+    initiated::check(cudaSetDevice(rank % devices), "cudaSetDevice");
+    initiated::Options options;
+    options.ranks = 2;
+    options.timeout_seconds = 20;
+    test(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "process %d: %s\n", rank, error.what());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  MPI_Finalize();
+  return 0;
 }
 
 /// What ProxyQueue asks of a kernel's thread, with counters of the host.

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <string_view>
 
 #include "initiated/world.hpp"
@@ -22,6 +20,7 @@ using gpudt::test::OwnedType;
 using gpudt::test::read;
 using gpudt::test::read_one;
 using gpudt::test::require;
+using gpudt::test::run_world_test;
 using gpudt::test::write;
 
 /// What partitions.hpp asks of memory.
@@ -321,25 +320,11 @@ void check_world(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int level = 0, rank = 0, devices = 1;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
-  if (level < MPI_THREAD_MULTIPLE) return 77;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const std::string_view way = argc > 1 ? argv[1] : "usual";
-  try {
-    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-    check(cudaSetDevice(rank % devices), "cudaSetDevice");
-    Options options;
-    options.ranks = 2;
-    options.timeout_seconds = 20;
+  return run_world_test(argc, argv, [&](Options options) {
     options.direct = way != "proxy";
     if (way == "proxy") options.wire = proxy_wire;
     check_world(options);
     check_timeout(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "process %d: %s\n", rank, error.what());
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-  MPI_Finalize();
-  return 0;
+  });
 }

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <vector>
 
 #include "initiated/world.hpp"
@@ -18,6 +17,7 @@ using namespace gpudt::initiated;
 using gpudt::test::HostRing;
 using gpudt::test::read;
 using gpudt::test::require;
+using gpudt::test::run_world_test;
 using gpudt::test::write;
 
 constexpr std::int64_t window_bytes = 100'000;
@@ -121,23 +121,9 @@ void check_world(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int level = 0, rank = 0, devices = 1;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
-  if (level < MPI_THREAD_MULTIPLE) return 77;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  try {
-    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-    check(cudaSetDevice(rank % devices), "cudaSetDevice");
-    Options options;
-    options.ranks = 2;
-    options.timeout_seconds = 20;
+  return run_world_test(argc, argv, [&](Options options) {
     options.direct = argc > 1;  // argument: between nodes, where it is chosen
     if (!options.direct) options.wire = proxy_wire;
     check_world(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "process %d: %s\n", rank, error.what());
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-  MPI_Finalize();
-  return 0;
+  });
 }
