@@ -47,7 +47,7 @@ class Layout {
  public:
   /// The datatype need not be committed. Not collective.
   Layout(MPI_Datatype type, std::int64_t count);
-  /// The same of a datatype that has been decoded.
+  /// The same; `layout` is what gpudt has made of the datatype.
   Layout(const datatype::Layout& layout, std::int64_t count);
   Layout(Layout&&) noexcept;
   Layout& operator=(Layout&&) noexcept;
