@@ -262,8 +262,8 @@ PeerStatistics peer_statistics() noexcept {
 }
 
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                  const StreamMark& after, bool within) {
-  return current_engine().transfer(ordinal, from, to, begin, end, after, within);
+                  const StreamMark& after, bool within, KeptTransfer* kept) {
+  return current_engine().transfer(ordinal, from, to, begin, end, after, within, kept);
 }
 
 int gpu_to_host(const GpuId& owner) noexcept {

@@ -157,8 +157,9 @@ using FewJobs = BatchOf<std::min(8, batch_jobs)>;
 
 struct BatchArgs : BatchOf<batch_jobs> {
   /// Adds a job for `blocks` thread blocks of block_threads threads. There must be room.
-  void add(const BatchJob& added, int blocks) {
+  void add(const BatchJob& added, int blocks, const Completion& its_completion) {
     job[jobs] = added;
+    job[jobs].completion = its_completion;
     first_block[jobs + 1] = first_block[jobs] + static_cast<std::uint32_t>(blocks);
     ++jobs;
   }

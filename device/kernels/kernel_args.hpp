@@ -119,7 +119,7 @@ KernelArgs plan_bytes(const datatype::Shape& shape, bool narrow);
 
 /// A side of a job of a batch (batch_body.hpp), in the form that its kernel uses: few nested strides directly, all else
 /// by the point-based traversal.
-datatype::Shape batch_shape(const datatype::Shape& shape);
+datatype::ShapeKind batch_kind(const datatype::Shape& shape);
 
 /// Whether a batch can take a job of positions [begin, end) of `shape` on one side.
 bool suits_batch(const datatype::Shape& shape, std::int64_t begin, std::int64_t end,

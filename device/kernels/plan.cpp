@@ -394,17 +394,24 @@ KernelArgs plan_bytes(const Shape& shape, bool narrow) {
 
 // --- batches --------------------------------------------------------------------------------------------------------
 
+ShapeKind batch_kind(const Shape& shape) {
+  return shape.kind == ShapeKind::list || shape.ndims > batch_dims ? ShapeKind::general : shape.kind;
+}
+
+namespace {
+
 Shape batch_shape(const Shape& shape) {
   Shape taken = shape;
-  if (shape.kind == ShapeKind::list || shape.ndims > batch_dims) taken.kind = ShapeKind::general;
+  taken.kind = batch_kind(shape);
   if (taken.kind != ShapeKind::strided) taken.ndims = 0;
   return taken;
 }
 
+}  // namespace
+
 bool suits_batch(const Shape& shape, std::int64_t begin, std::int64_t end, const LaunchPolicy& policy) {
   if (end > narrow_limit) return false;
-  const Shape taken = batch_shape(shape);
-  return taken.kind != ShapeKind::general || end - begin <= policy.most_general_batch_bytes;
+  return batch_kind(shape) != ShapeKind::general || end - begin <= policy.most_general_batch_bytes;
 }
 
 namespace {
@@ -422,7 +429,7 @@ std::int32_t batch_word(const PlanSide& from, const PlanSide& to) {
 }
 
 bool is_traversed(const PlanSide& from, const PlanSide& to) {
-  return batch_shape(from.shape).kind == ShapeKind::general || batch_shape(to.shape).kind == ShapeKind::general;
+  return batch_kind(from.shape) == ShapeKind::general || batch_kind(to.shape) == ShapeKind::general;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/recycled.hpp"
 #include "device/transfer/engine.hpp"
 #include "device/transfer/points.hpp"
 #include "device/transfer/prepared.hpp"
@@ -28,10 +29,10 @@ constexpr std::int64_t most_held_peer_bytes = Gathering::long_bytes;
 
 thread_local std::int64_t gathered_bytes = 0;  ///< the longest transfer that this thread gathers; 0: none
 
-bool batchable(const Gpu& gpu, const Packing& packing) {
+bool is_batchable(const Gpu& gpu, const Packing& packing) {
   return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end, gpu.policy);
 }
-bool batchable(const Gpu& gpu, const LayoutTransfer& layouts) {
+bool is_batchable(const Gpu& gpu, const LayoutTransfer& layouts) {
   return suits_batch(layouts.from_shape, 0, layouts.bytes(), gpu.policy) &&
          suits_batch(layouts.to_shape, 0, layouts.bytes(), gpu.policy);
 }
@@ -52,15 +53,13 @@ auto with_sides(const LayoutTransfer& layouts, const Act& act) {
   return act(PlanSide{layouts.from_shape, layouts.from.user}, PlanSide{layouts.to_shape, layouts.to.user});
 }
 
-/// Whether the GPU's persistent kernel, if there is one, can do this work.
-bool is_residential(const Gpu& gpu, const Work& work) {
-  const auto suits = [&](const auto& it) {
-    return it.bytes() <= most_resident_bytes(gpu.policy) && batchable(gpu, it) &&
-           with_sides(it, [&](const PlanSide& from, const PlanSide& to) {
-             return suits_resident(from, to, it.bytes(), gpu.policy);
-           });
-  };
-  return gpu.resident && std::visit(suits, work);
+/// Whether a persistent kernel can do this work, which is_batchable().
+template <class Moved>
+bool is_residential(const Gpu& gpu, const Moved& work) {
+  return work.bytes() <= most_resident_bytes(gpu.policy) &&
+         with_sides(work, [&](const PlanSide& from, const PlanSide& to) {
+           return suits_resident(from, to, work.bytes(), gpu.policy);
+         });
 }
 
 bool is_peer(const Packing& packing) {
@@ -70,16 +69,15 @@ bool is_peer(const LayoutTransfer&) {
   return true;
 }
 
+bool is_from_peer(const PlannedTransfer& plan) {
+  return std::visit([](const auto& it) { return is_peer(it); }, plan.work);
+}
+
 /// Whether it may wait in the queue, to be launched with others.
-bool may_wait(const Gpu& gpu, const Work& work, const Channel& channel) REQUIRES(channel.queue_mutex) {
-  return std::visit(
-      [&](const auto& it) {
-        channel.queue_mutex.assert_held();
-        const std::int64_t held = is_peer(it) ? most_held_peer_bytes : most_held_bytes;
-        const bool others = gathered_bytes != 0 || !channel.idle();
-        return others && it.bytes() <= std::max(held, gathered_bytes) && batchable(gpu, it);
-      },
-      work);
+bool may_wait(const PlannedTransfer& plan, const Channel& channel) REQUIRES(channel.queue_mutex) {
+  if (!plan.batchable || (gathered_bytes == 0 && channel.idle())) return false;
+  const std::int64_t held = is_from_peer(plan) ? most_held_peer_bytes : most_held_bytes;
+  return plan.bytes() <= std::max(held, gathered_bytes);
 }
 
 }  // namespace
@@ -102,8 +100,7 @@ bool Channel::launch_queued() noexcept {
 
 /// Whether queued transfers may wait for more: only those from peers, since packed data are waited for to be sent.
 bool Channel::may_hold() const {
-  return !queue.empty() && queue.size() < batch_jobs &&
-         std::visit([](const auto& it) { return is_peer(it); }, queue.front().work);
+  return !queue.empty() && queue.size() < batch_jobs && is_from_peer(*queue.front().plan);
 }
 
 void Channel::launch_all_queued() noexcept {
@@ -120,26 +117,33 @@ void Engine::launch_queued() noexcept {
         if (channel->launch_queued()) any_queued_.store(true, std::memory_order_release);
 }
 
-Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after) {
+PlannedRef Engine::plan_for(const Gpu& gpu, const Work& work) {
+  const bool batchable = std::visit([&](const auto& it) { return is_batchable(gpu, it); }, work);
+  const bool residential =
+      batchable && gpu.resident && std::visit([&](const auto& it) { return is_residential(gpu, it); }, work);
+  return make_recycled<PlannedTransfer>(work, batchable, residential);
+}
+
+Transfer Engine::begin(Gpu& gpu, Channel& channel, const PlannedRef& plan, const StreamMark& after) {
   mark(point::described);
   StateOwner state = channel.take();
   const bool reached = after.reached();
   const LockGuard lock(channel.queue_mutex);
   if (!reached) {
-    channel.held.push_back({work, state.get(), after});
+    channel.held.push_back({plan, state.get(), after});
     state->finished = false;
     state->queued.store(true, std::memory_order_release);
     any_queued_.store(true, std::memory_order_release);
     return Transfer(std::move(state));
   }
-  const bool waits = batches_wanted_ && may_wait(gpu, work, channel);
-  const bool residential = (gathered_bytes == 0 || !waits) && is_residential(gpu, work);
-  const bool handed = residential && gathered_bytes == 0 && hand_over(gpu, channel, work, *state);
+  const bool waits = batches_wanted_ && may_wait(*plan, channel);
+  const bool residential = (gathered_bytes == 0 || !waits) && plan->residential;
+  const bool handed = residential && gathered_bytes == 0 && hand_over(gpu, channel, plan, *state);
   if (residential && (handed || !waits)) note_short(gpu);
   if (handed) return Transfer(std::move(state));
   if (waits) {
     if (channel.queue.capacity() == 0) channel.queue.reserve(batch_jobs);
-    channel.queue.push_back({work, state.get()});
+    channel.queue.push_back({plan, state.get()});
     state->finished = false;
     state->queued.store(true, std::memory_order_release);
     any_queued_.store(true, std::memory_order_release);
@@ -147,7 +151,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
     if (channel.queue.size() >= batch_jobs) launch_queued(channel);
   } else {
     if (!channel.queue.empty()) launch_queued(channel);
-    launch(gpu, channel, work, *state);
+    launch(gpu, channel, plan->work, *state);
   }
   return Transfer(std::move(state));
 }
@@ -155,14 +159,13 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
 /// Held transfers whose marks are reached are launched together, like those of a Gathering, up to as many at a time as
 /// one kernel takes.
 void Engine::release_held(Gpu& gpu, Channel& channel) noexcept {
-  const auto together = [&](const auto& it) { return it.bytes() <= Gathering::long_bytes && batchable(gpu, it); };
   std::erase_if(channel.held, [&](const Queued& job) REQUIRES(channel.queue_mutex) {
     try {
       if (channel.queue.size() == batch_jobs || !job.after.reached()) return false;
-      if (batches_wanted_ && std::visit(together, job.work))
+      if (batches_wanted_ && job.plan->batchable && job.plan->bytes() <= Gathering::long_bytes)
         channel.queue.push_back(job);
       else
-        launch_alone(gpu, channel, job, is_residential(gpu, job.work), Way::automatic);
+        launch_alone(gpu, channel, job, Way::automatic);
     } catch (const std::exception& error) {
       job.state->fail(error);
       job.state->queued.store(false, std::memory_order_release);
@@ -179,32 +182,36 @@ void Channel::drop_held(Transfer::State& state) noexcept {
   state.queued.store(false, std::memory_order_release);
 }
 
-/// Counts a transfer that is_residential().
+/// Counts a transfer that is residential.
 void Engine::note_short(Gpu& gpu) {
   recent_.store(&gpu, std::memory_order_release);
   gpu.resident->note_short();
 }
 
-/// Gives work that is_residential() to the persistent kernel. False if there is none, or it has a job: then the work
+/// Gives a residential transfer to the persistent kernel. False if there is none, or it has a job: then the transfer
 /// must be launched.
-bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
+bool Engine::hand_over(Gpu& gpu, Channel& channel, const PlannedRef& plan, Transfer::State& state) {
   if (!gpu.resident->ready() || resident_late(gpu)) return false;
-  return std::visit(
+  ResidentJob job(job_of(gpu, channel, *plan));
+  if (!plan->has_programs) return false;  // the job would not wait for the upload
+  job.transfer.completion = completion_of(state);
+  mark(point::way_chosen);
+  if (!gpu.resident->hand_over(job, plan, state)) return false;
+  channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us});
+  mark(point::handed_over);
+  kernels_.fetch_add(1, std::memory_order_relaxed);
+  if (trace_) trace(gpu, channel, *plan, "the persistent kernel");
+  return true;
+}
+
+void Engine::trace(const Gpu& gpu, const Channel& channel, const PlannedTransfer& plan,
+                   const std::string& mover) const {
+  std::visit(
       [&](const auto& it) {
         channel.queue_mutex.assert_held();
-        bool there = true;
-        TransferArgs args = job_of(gpu, channel, it, there);
-        if (!there) return false;  // the job would not wait for the upload
-        args.to.completion = completion_of(state);
-        mark(point::way_chosen);
-        if (!gpu.resident->hand_over(ResidentJob(BatchJob(args)), it, state)) return false;
-        channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us});
-        mark(point::handed_over);
-        kernels_.fetch_add(1, std::memory_order_relaxed);
-        if (trace_) trace(gpu, work, foresee(gpu, channel, it), "the persistent kernel");
-        return true;
+        trace(gpu, plan.work, foresee(gpu, channel, it), mover);
       },
-      work);
+      plan.work);
 }
 
 /// Whether a message is certainly faster as one of `jobs` of a batch than by copies, since a copy adds at least
@@ -259,22 +266,19 @@ void Engine::launch_queued(Channel& channel) noexcept {
       return false;
     }
   };
-  const auto from_peer = [](const auto& it) { return is_peer(it); };
-  const bool alone = queue.size() == 1 && (channel.idle() || !std::visit(from_peer, queue.front().work));
+  const bool alone = queue.size() == 1 && (channel.idle() || !is_from_peer(*queue.front().plan));
   // The jobs of the batch come first.
   const auto copies = alone ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
-    return !std::visit(prefers_copy, job.work);
+    return !std::visit(prefers_copy, job.plan->work);
   });
   const auto batched = static_cast<std::size_t>(copies - queue.begin());
   if (batched > 1) {
     launch_batch(here, channel, std::span(queue).first(batched));
   } else if (batched == 1) {
-    const bool residential = is_residential(here, queue.front().work);
-    if (residential) note_short(here);
-    launch_alone(here, channel, queue.front(), residential, alone ? Way::automatic : Way::kernel);
+    if (queue.front().plan->residential) note_short(here);
+    launch_alone(here, channel, queue.front(), alone ? Way::automatic : Way::kernel);
   }
-  for (const Queued& job : std::span(queue).subspan(batched))
-    launch_alone(here, channel, job, is_residential(here, job.work), Way::copy);
+  for (const Queued& job : std::span(queue).subspan(batched)) launch_alone(here, channel, job, Way::copy);
   queue.clear();
 }
 
@@ -288,14 +292,14 @@ std::shared_ptr<PreparedTransfers> Engine::prepare(int ordinal, std::span<const 
   for (const auto& [from, to] : transfers) {
     const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
     const LayoutTransfer work = {from, to, from_shape, to_shape, from_shape.total, /*within=*/false};
-    if (work.bytes() > Gathering::long_bytes || work.bytes() != to_shape.total || !batchable(here, work))
+    if (work.bytes() > Gathering::long_bytes || work.bytes() != to_shape.total || !is_batchable(here, work))
       return nullptr;
     bool there = true;
     const TransferArgs args = job_of(here, channel, work, there);
     if (!there) return nullptr;
     std::vector<BatchArgs>& launches = prepared->launches;
     if (launches.empty() || launches.back().jobs == batch_jobs) launches.emplace_back();
-    launches.back().add(BatchJob(args), args.to.grid);
+    launches.back().add(BatchJob(args), args.to.grid, {});
   }
   return prepared;
 }
@@ -315,15 +319,8 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
   BatchArgs batch;
   std::array<const Queued*, batch_jobs> added = {};
   for (const Queued& job : jobs) try {
-      bool there = true;  // what the stream uploads is there before the kernel begins
-      TransferArgs args = std::visit(
-          [&](const auto& it) {
-            channel.queue_mutex.assert_held();
-            return job_of(gpu, channel, it, there);
-          },
-          job.work);
-      args.to.completion = completion_of(*job.state);
-      batch.add(BatchJob(args), args.to.grid);
+      const BatchJob& planned = job_of(gpu, channel, *job.plan);  // what the stream uploads is there before it begins
+      batch.add(planned, job.plan->blocks, completion_of(*job.state));
       added[static_cast<std::size_t>(batch.jobs - 1)] = &job;
     } catch (const std::exception& error) {
       job.state->fail(error);
@@ -342,14 +339,7 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
     kernels_.fetch_add(batch.jobs, std::memory_order_relaxed);
     if (trace_)
       for (const Queued* const job : launched)
-        trace(gpu, job->work,
-              std::visit(
-                  [&](const auto& it) {
-                    channel.queue_mutex.assert_held();
-                    return foresee(gpu, channel, it);
-                  },
-                  job->work),
-              "one kernel for " + std::to_string(batch.jobs));
+        trace(gpu, channel, *job->plan, "one kernel for " + std::to_string(batch.jobs));
   } catch (const std::exception& error) {
     for (const Queued* const job : launched) job->state->fail(error);
   }
@@ -371,7 +361,7 @@ bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, 
 
 /// Whether the programs of both sides are equal. Both sides must be traversed, or neither.
 bool have_one_program(const Gpu& gpu, const LayoutTransfer& layouts) {
-  if (batch_shape(layouts.to_shape).kind != datatype::ShapeKind::general) return true;
+  if (batch_kind(layouts.to_shape) != datatype::ShapeKind::general) return true;
   Upload &from = Upload::of(*layouts.from.layout, gpu.ordinal), &to = Upload::of(*layouts.to.layout, gpu.ordinal);
   return from.same_program(*layouts.from.layout, to, *layouts.to.layout);
 }
@@ -400,6 +390,21 @@ TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& la
   there = upload(*this, gpu, channel, args.to, layouts.to.layout) && there;
   args.alike = alike_forms(args.from.shape, args.to.shape) && have_one_program(gpu, layouts) ? 1 : 0;
   return args;
+}
+
+const BatchJob& Engine::job_of(Gpu& gpu, Channel& channel, PlannedTransfer& plan) {
+  if (plan.has_programs) return *plan.job;
+  bool there = true;
+  const TransferArgs args = std::visit(
+      [&](const auto& it) {
+        channel.queue_mutex.assert_held();
+        return job_of(gpu, channel, it, there);
+      },
+      plan.work);
+  plan.job.emplace(args);
+  plan.blocks = args.to.grid;
+  plan.has_programs = there;
+  return *plan.job;
 }
 
 void Channel::launch_again(const TakenBack& job) noexcept {
@@ -431,8 +436,8 @@ void Engine::launch_again(Channel& channel, const TakenBack& job) noexcept {
   std::visit(
       [&](const auto& it) {
         channel.queue_mutex.assert_held();
-        if constexpr (std::is_constructible_v<Work, decltype(it)>)
-          launch_alone(here, channel, {it, job.state}, is_residential(here, it), Way::automatic);
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(it)>, PlannedRef>)
+          launch_alone(here, channel, {it, job.state}, Way::automatic);
         else
           launch_again_alone(channel, launch_of(it, here), *job.state);
       },
@@ -449,11 +454,11 @@ void Engine::launch_again_alone(Channel& channel, Args args, Transfer::State& st
   state.fail(error);
 }
 
-void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential, Way decided) noexcept {
+void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, Way decided) noexcept {
   job.state->finished = true;
   try {
-    if (!residential || !hand_over(gpu, channel, job.work, *job.state))
-      launch(gpu, channel, job.work, *job.state, decided);
+    if (!job.plan->residential || !hand_over(gpu, channel, job.plan, *job.state))
+      launch(gpu, channel, job.plan->work, *job.state, decided);
   } catch (const std::exception& error) {
     job.state->finished = false;
     job.state->fail(error);

@@ -265,7 +265,7 @@ Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout&
     return Transfer(std::make_unique<PageableTransfer>(*this, here, direction, Side{&layout, count, user}, begin, end,
                                                        packed, after));
   const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed, kind};
-  return this->begin(here, here.channel(direction), packing, after);
+  return this->begin(here, here.channel(direction), plan_for(here, packing), after);
 }
 
 Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after) {
@@ -284,33 +284,45 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   packing.user = pack ? const_cast<void*>(from) : to;
   packing.packed = pack ? to : const_cast<void*>(from);
   Gpu& here = gpu(ordinal);
-  return begin(here, here.channel(packing.direction), packing, after);
+  return begin(here, here.channel(packing.direction), plan_for(here, packing), after);
 }
 
 // --- from layout to layout -------------------------------------------------------------------------------------------
 
-Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                          const StreamMark& after, bool within) {
-  if (begin >= end) return {};
+namespace {
+
+/// What is to be done if one side is contiguous, which is then a pack or an unpack, and if none is.
+Work work_of(const TransferRequest& asked) {
+  const auto& [from, to, begin, end, within, generation] = asked;
   const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
   if (end > from_shape.total || end > to_shape.total)
     throw Error(Failure::runtime, "a transfer of more bytes than there are");
+  using datatype::ShapeKind;
+  if (from_shape.kind == ShapeKind::contiguous)
+    return Packing{Direction::unpack,  to.layout, to_shape, to.user, begin, end, place_of(from, from_shape, begin),
+                   MemoryKind::device, !within};
+  if (begin != 0) throw Error(Failure::runtime, "a transfer of the later part of a message that is not packed");
+  if (to_shape.kind == ShapeKind::contiguous)
+    return Packing{Direction::pack,           from.layout,        from_shape, from.user, 0, end,
+                   place_of(to, to_shape, 0), MemoryKind::device, !within};
+  return LayoutTransfer{from, to, from_shape, to_shape, end, within};
+}
+
+}  // namespace
+
+Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
+                          const StreamMark& after, bool within, KeptTransfer* kept) {
+  if (begin >= end) return {};
   Gpu& here = gpu(ordinal);
   // Transfers from peers share the channel of unpacks, whichever side is the packed one.
   Channel& channel = here.channel(within ? Direction::pack : Direction::unpack);
-  using datatype::ShapeKind;
-  if (from_shape.kind == ShapeKind::contiguous)
-    return this->begin(here, channel,
-                       Packing{Direction::unpack, to.layout, to_shape, to.user, begin, end,
-                               place_of(from, from_shape, begin), MemoryKind::device, !within},
-                       after);
-  if (begin != 0) throw Error(Failure::runtime, "a transfer of the later part of a message that is not packed");
-  if (to_shape.kind == ShapeKind::contiguous)
-    return this->begin(here, channel,
-                       Packing{Direction::pack, from.layout, from_shape, from.user, 0, end, place_of(to, to_shape, 0),
-                               MemoryKind::device, !within},
-                       after);
-  return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end, within}, after);
+  const TransferRequest asked = {from, to, begin, end, within, channel.generation()};
+  if (kept == nullptr) return this->begin(here, channel, plan_for(here, work_of(asked)), after);
+  if (*kept == nullptr || (*kept)->request != asked) {
+    *kept = plan_for(here, work_of(asked));
+    (*kept)->request = asked;
+  }
+  return this->begin(here, channel, *kept, after);
 }
 
 // --- collectives -----------------------------------------------------------------------------------------------------

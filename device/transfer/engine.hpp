@@ -70,7 +70,7 @@ class Engine {
                  const StreamMark& after = {});
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                    const StreamMark& after = {}, bool within = false);
+                    const StreamMark& after = {}, bool within = false, KeptTransfer* kept = nullptr);
   // to_host.cpp
   int gpu_to_host(const GpuId& owner) const;
   bool is_pinned(int ordinal, const Side& side, std::int64_t bytes) const;
@@ -142,6 +142,8 @@ class Engine {
       REQUIRES(channel.queue_mutex);
   bool prefers_copy(const Forecast& forecast) const;
   void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
+  void trace(const Gpu& gpu, const Channel& channel, const PlannedTransfer& plan, const std::string& mover) const
+      REQUIRES(channel.queue_mutex);
 
   bool resident_late(const Gpu& gpu) const;
   Resident* resident_of(int ordinal) const;
@@ -167,7 +169,8 @@ class Engine {
                     Transfer::State& state) REQUIRES(channel.queue_mutex);
 
   // batch.cpp
-  Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
+  static PlannedRef plan_for(const Gpu& gpu, const Work& work);
+  Transfer begin(Gpu& gpu, Channel& channel, const PlannedRef& plan, const StreamMark& after);
   /// Launches a kernel of its own, with the arguments plan(), in the channel of unpacks, unless the persistent kernel
   /// takes `job`, which does the same and may be empty.
   template <class Plan, class Job = std::nullopt_t>
@@ -185,19 +188,21 @@ class Engine {
   }
   void release_held(Gpu& gpu, Channel& channel) noexcept REQUIRES(channel.queue_mutex);
   void note_short(Gpu& gpu);
-  bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) REQUIRES(channel.queue_mutex);
+  bool hand_over(Gpu& gpu, Channel& channel, const PlannedRef& plan, Transfer::State& state)
+      REQUIRES(channel.queue_mutex);
   template <class Job>
   bool hand_over(Gpu& gpu, Channel& channel, std::optional<Job>& job, Transfer::State& state)
       REQUIRES(channel.queue_mutex);
   static bool hand_over(Gpu&, Channel&, std::nullopt_t, Transfer::State&) { return false; }
-  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential, Way decided) noexcept
-      REQUIRES(channel.queue_mutex);
+  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, Way decided) noexcept REQUIRES(channel.queue_mutex);
   template <class Args>
   void launch_again_alone(Channel& channel, Args args, Transfer::State& state) noexcept REQUIRES(channel.queue_mutex);
   void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept REQUIRES(channel.queue_mutex);
   TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) REQUIRES(channel.queue_mutex);
   TransferArgs job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there)
       REQUIRES(channel.queue_mutex);
+  /// That of the plan, made unless it is there.
+  const BatchJob& job_of(Gpu& gpu, Channel& channel, PlannedTransfer& plan) REQUIRES(channel.queue_mutex);
 
   void lose(Gpu& gpu) noexcept REQUIRES(gpus_mutex_);
   std::unique_ptr<Gpu> make_gpu(int ordinal);

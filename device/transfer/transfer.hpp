@@ -49,7 +49,13 @@ struct Side {
   const datatype::Layout* layout;
   std::int64_t count;
   void* user;
+
+  bool operator==(const Side&) const = default;
 };
+
+/// The plan of a transfer that is made again and again, for device::transfer(), which makes it at the first time and
+/// whenever the arguments have changed. Both layouts must exist as long as it is used.
+using KeptTransfer = std::shared_ptr<struct PlannedTransfer>;
 
 /// The two sides of a transfer of all of `from`'s bytes, as many as `to` has.
 struct SidePair {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <variant>
 
 #include "datatype/layout.hpp"
+#include "device/kernels/batch_body.hpp"
 #include "device/kernels/copy_blocks_body.hpp"
 #include "device/kernels/reduce_body.hpp"
 #include "device/runtime/location.hpp"
@@ -58,17 +61,47 @@ inline bool kernels_reach(const LayoutTransfer&) {
   return true;
 }
 
+/// What Engine::transfer() was asked for.
+struct TransferRequest {
+  Side from, to;
+  std::int64_t begin, end;
+  bool within;
+  std::uint64_t generation;  ///< of the GPU's context: programs of layouts are lost with it
+
+  bool operator==(const TransferRequest&) const = default;
+};
+
+/// A transfer as it was planned. The queue shares it, and a KeptTransfer if it is made again.
+struct PlannedTransfer {
+  const bool batchable;    ///< several can be launched by one kernel
+  const bool residential;  ///< the GPU's persistent kernel can do it
+  // Guarded by the channel's queue_mutex.
+  bool has_programs = false;      ///< `job` is there, and the layouts that it reads are on the GPU
+  int blocks = 0;                 ///< thread blocks of `job`
+  std::optional<BatchJob> job{};  ///< without its completion, once it has been needed
+
+  TransferRequest request{};  ///< of a KeptTransfer
+  const Work work;
+
+  PlannedTransfer(const Work& its_work, bool is_batchable, bool is_residential)
+      : batchable(is_batchable), residential(is_residential), work(its_work) {}
+  std::int64_t bytes() const {
+    return std::visit([](const auto& it) { return it.bytes(); }, work);
+  }
+};
+using PlannedRef = std::shared_ptr<PlannedTransfer>;
+
 /// Work of the persistent kernel (resident.hpp).
-using ResidentWork = std::variant<Packing, LayoutTransfer, ShortReduction, ShortCopies>;
+using ResidentWork = std::variant<PlannedRef, ShortReduction, ShortCopies>;
 /// What that kernel has been given and has not done: it must be launched.
 struct TakenBack {
   ResidentWork work;
   Transfer::State* state;
 };
 
-/// Work that is launched later, perhaps with other work. Its state remains lent out until then.
+/// A transfer that is launched later, perhaps with others. Its state remains lent out until then.
 struct Queued {
-  Work work;
+  PlannedRef plan;
   Transfer::State* state;
   StreamMark after{};
 };

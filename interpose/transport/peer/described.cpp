@@ -81,7 +81,8 @@ void note_source(int index, const DeviceBuffer& operand, int other) {
   set_entry(world->sent_descriptions, index, {operand.buffer, operand.count, operand.info->layout_ref(), other});
 }
 
-MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) {
+MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu, const datatype::LayoutRef& into,
+                    device::KeptTransfer& transfer) {
   MappedBuffer found;
   device::KnownMapping mapping;
   {
@@ -91,6 +92,7 @@ MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) 
     if (known == nullptr || known->version != descriptor.from_version || known->gpu != gpu) return {};
     mapping = known->mapping;
     found = {known->layout.lock(), known->count, {}, known->user};
+    if (is_same(known->into, into)) transfer = known->transfer;
   }
   if (found.layout == nullptr) return {};
   // Contiguous data of different lengths have the same description.
@@ -104,6 +106,16 @@ void remember(int rank, int index, const Descriptor& descriptor, int gpu, const 
   set_entry(world->neighbours[static_cast<std::size_t>(rank)].received_descriptions, index,
             {descriptor.from_version, gpu, derived.layout, derived.count, device::KnownMapping(derived.mapping),
              derived.user});
+}
+
+void remember_transfer(int rank, int index, const Descriptor& descriptor, const datatype::LayoutRef& into,
+                       const device::KeptTransfer& transfer) {
+  const LockGuard lock(world->mutex);
+  ReceivedDescription* const known =
+      entry_of(world->neighbours[static_cast<std::size_t>(rank)].received_descriptions, index);
+  if (known == nullptr || known->version != descriptor.from_version) return;
+  known->transfer = transfer;
+  known->into = into;
 }
 
 }  // namespace gpudt::interpose::peer

@@ -32,9 +32,14 @@ void note_source(int index, const DeviceBuffer& operand, int other) EXCLUDES(wor
 // --- receiver: descriptors of process `rank` -------------------------------------------------------------------------
 
 /// The layout and the mapping for GPU `gpu` that were derived from this version of the description. `mapping` is empty
-/// if there are none, or if one of them is gone. May wait for a mapping that is being closed.
-MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu) EXCLUDES(world->mutex);
+/// if there are none, or if one of them is gone. `transfer` becomes that of the latest message, if it was received into
+/// a buffer of layout `into`. May wait for a mapping that is being closed.
+MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu, const datatype::LayoutRef& into,
+                    device::KeptTransfer& transfer) EXCLUDES(world->mutex);
 void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& derived)
     EXCLUDES(world->mutex);
+/// Adds to what is remembered how a message was transferred into a buffer of layout `into`.
+void remember_transfer(int rank, int index, const Descriptor& descriptor, const datatype::LayoutRef& into,
+                       const device::KeptTransfer& transfer) EXCLUDES(world->mutex);
 
 }  // namespace gpudt::interpose::peer

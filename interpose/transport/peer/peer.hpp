@@ -305,6 +305,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   int gpu_ = -1;                           ///< which fetches the data
   std::int64_t wanted_ = 0, fetched_ = 0;  ///< bytes
   MappedBuffer senders_;                   ///< if the data are fetched
+  device::KeptTransfer transfer_;          ///< of the latest message that this descriptor described in the same way
   peer::PublishedRef published_;           ///< the layout of into_, if it is long and the sender has been asked
   device::Staging buffered_;               ///< a short message that the sender has moved to the segment
   std::list<device::Transfer, RecyclingAllocator<device::Transfer>> transfers_;  ///< under way, oldest first

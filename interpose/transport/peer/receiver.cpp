@@ -203,7 +203,8 @@ bool RendezvousReceiver::fetch_to_host() try {
 }
 
 bool RendezvousReceiver::fetch_from_memory() {
-  if (MappedBuffer known = recall(segment_->rank, id_.index, descriptor_, gpu_); known.mapping) {
+  const datatype::LayoutRef& into = into_.info->layout_ref();
+  if (MappedBuffer known = recall(segment_->rank, id_.index, descriptor_, gpu_, into, transfer_); known.mapping) {
     senders_ = std::move(known);
   } else {
     if (!learn_layout(segment_, *segment_, descriptor_, descriptor_.from, senders_))
@@ -270,7 +271,14 @@ void RendezvousReceiver::take_back() {
 /// Throws device::Error, also if the runtime refuses to copy to the host.
 device::Transfer RendezvousReceiver::fetch_up_to(std::int64_t end) {
   const device::Side to = {target_.layout, target_.count, target_.user};
-  if (!is_on_host()) return device::transfer(gpu_, senders_.side(), to, fetched_, end);
+  if (!is_on_host()) {
+    if (fetched_ != 0 || end != wanted_) return device::transfer(gpu_, senders_.side(), to, fetched_, end);
+    const device::PlannedTransfer* const known = transfer_.get();
+    device::Transfer fetch = device::transfer(gpu_, senders_.side(), to, 0, end, {}, /*within=*/false, &transfer_);
+    if (transfer_.get() != known)
+      remember_transfer(segment_->rank, id_.index, descriptor_, into_.info->layout_ref(), transfer_);
+    return fetch;
+  }
   device::Transfer copy = device::copy_to_host(gpu_, senders_.side(), to, fetched_, end);
   if (!copy) throw device::Error(device::Failure::runtime, "the copy engine cannot be had");
   return copy;

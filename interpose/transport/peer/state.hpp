@@ -86,6 +86,8 @@ struct ReceivedDescription {
   std::int64_t count = 0;
   device::KnownMapping mapping{};
   void* user = nullptr;
+  device::KeptTransfer transfer{};  ///< of the latest message, into a buffer of layout `into`
+  std::weak_ptr<const datatype::Layout> into{};
 };
 
 struct PeerProcess {
