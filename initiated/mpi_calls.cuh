@@ -212,6 +212,13 @@ __device__ Status pready_range(int partition_low, int partition_high, const Requ
     status = pready<Scope>(partition, request);
   return status;
 }
+/// MPI_Pready_list: the `length` partitions of a list that all threads of the scope read, up to the first error.
+template <class Scope = Block>
+__device__ Status pready_list(int length, const int* array_of_partitions, const Request& request) {
+  Status status = Status::ok;
+  for (int i = 0; i < length && status == Status::ok; ++i) status = pready<Scope>(array_of_partitions[i], request);
+  return status;
+}
 /// MPI_Parrived: `*flag` is 1 if the partition is there, else 0. Errors: those of Rank::parrived.
 template <class Scope = Block>
 __device__ Status parrived(const Request& request, int partition, int* flag) {

@@ -7,9 +7,10 @@ namespace {
 
 template <class Scope>
 __device__ Status partition_step(const mpi::Request& request, const PartitionStep& step, char* seen) {
-  if (request.request.sends != 0) return pready<Scope>(step.partition, request);
+  if (request.request.sends != 0)
+    return step.variant != 0 ? pready_list<Scope>(1, &step.partition, request) : pready<Scope>(step.partition, request);
   Status status = Status::ok;
-  if (step.polls != 0)
+  if (step.variant != 0)
     for (int flag = 0; flag == 0 && status == Status::ok;) status = parrived<Scope>(request, step.partition, &flag);
   else
     status = wait<Scope>(request, step.partition);

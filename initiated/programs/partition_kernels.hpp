@@ -9,9 +9,9 @@ namespace gpudt::initiated::programs {
 /// What a block does with one partition: marks it ready, or waits for it, then looks at a byte of it.
 struct PartitionStep {
   std::int32_t request, partition;
-  By by;               ///< thread, warp or block
-  std::int32_t polls;  ///< parrived() again and again, in place of a wait
-  const char* byte;    ///< of the buffer; null: none
+  By by;                 ///< thread, warp or block
+  std::int32_t variant;  ///< 1: pready_list() in place of pready(), and parrived() again and again in place of wait()
+  const char* byte;      ///< of the buffer; null: none
 };
 
 /// Block b takes steps b, b + blocks ...: those that mark come before those that wait.
