@@ -71,6 +71,36 @@ TEST_CASE("buffers sent again, with other memory and datatypes at the same addre
     for (const int at_once : {1, 3}) send_in_turn(scaled(60), at_once, from);
 }
 
+TEST_CASE("one buffer sent again, received into other buffers of other datatypes", "[peer]") {
+  if (!all_have_partners() || any_host_only()) return;
+  constexpr int elements = 120;
+  constexpr int lengths[] = {1, 2, 3, 4, 5, 6, 8, 120};
+  CommonDice dice(seed());
+  const Type sent = vector(elements / 2, 2, 3);
+  Buffer out(Place::device, sent, 1);
+  std::optional<Type> type;
+  std::optional<Buffer> in;
+  int count = 0;
+  for (int round = 0; round < scaled(200); ++round) {
+    if (!in || dice.below(3) == 0) {  // the new ones mostly have the addresses and handles of the old
+      const int length = lengths[dice.below(8)];
+      in.reset();
+      type.reset();
+      type.emplace(vector(elements / length, length, length + dice.below(3)));
+      count = 1 + dice.below(2);
+      in.emplace(Place::device, *type, count);
+    }
+    out.fill(key_of(rank(), round));
+    in->expect(stream_of(sent, 1, key_of(partner(), round)));
+    MPI_Request requests[2];
+    MPI_OK(MPI_Irecv(in->address(), count, *type, partner(), 5, comm(), &requests[0]));
+    MPI_OK(MPI_Isend(out.address(), 1, sent, partner(), 5, comm(), &requests[1]));
+    MPI_OK(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));
+    INFO("round " << round);
+    REQUIRE(in->difference() == "");
+  }
+}
+
 TEST_CASE("one buffer sent to several processes in turn", "[peer][matching]") {
   if (any_host_only() || ranks() < 2) return;
   const Type type = vector(200, 2, 3);
