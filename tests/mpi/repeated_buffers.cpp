@@ -82,13 +82,16 @@ TEST_CASE("one buffer sent again, received into other buffers of other datatypes
   std::optional<Buffer> in;
   int count = 0;
   for (int round = 0; round < scaled(200); ++round) {
-    if (!in || dice.below(3) == 0) {  // the new ones mostly have the addresses and handles of the old
+    const int change = in ? dice.below(6) : 0;
+    if (change < 2) in.reset();
+    if (change == 0) {  // the new ones mostly have the addresses and handles of the old
       const int length = lengths[dice.below(8)];
-      in.reset();
       type.reset();
       type.emplace(vector(elements / length, length, length + dice.below(3)));
+    }
+    if (!in) {
       count = 1 + dice.below(2);
-      in.emplace(Place::device, *type, count);
+      in.emplace(Place::device, *type, count, static_cast<std::size_t>(dice.below(3)) * sizeof(double));
     }
     out.fill(key_of(rank(), round));
     in->expect(stream_of(sent, 1, key_of(partner(), round)));
