@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "interpose/calls/collective_forms.hpp"
+#include "interpose/calls/partners.hpp"
 #include "interpose/calls/persistent_collectives.hpp"
 #include "interpose/collectives/aliases.hpp"
 #include "interpose/collectives/block_messages.hpp"
@@ -27,11 +28,6 @@ namespace {
 template <class Count>
 std::int64_t sum(const Count* counts, int n) {
   return counts == nullptr ? 0 : std::accumulate(counts, counts + n, std::int64_t(0));
-}
-
-/// The role of a receive buffer. `alias`: the data to be sent lie in it.
-Role out_or_inout(const void* other, bool alias = false) {
-  return alias || other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
 /// Initialises a persistent collective by `through_host(call)`. `asked`: GPUs may do its starts, about each of which
@@ -250,43 +246,6 @@ int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
 }
 
 // --- exchanges -------------------------------------------------------------------------------------------------------
-
-/// The blocks of a process in an exchange: for all peers, or for its neighbours in a topology.
-struct Partners : Blocks {
-  Among among;
-  Absent absent;
-  bool one_block = false;  ///< the same block is sent to all
-
-  /// The role of the receive buffer. Blocks of absent neighbours must keep their values, so that they are packed, too.
-  Role receiving(const void* sendbuf, bool alias) const {
-    return absent.none() ? out_or_inout(sendbuf, alias) : Role::inout;
-  }
-};
-using FindPartners = Partners (*)(MPI_Comm);
-
-Partners peers(MPI_Comm comm) {
-  const int count = comm == MPI_COMM_NULL ? 0 : peers_of(comm);
-  return {{count, count}, Among::all, {}};
-}
-
-Partners all_neighbours(MPI_Comm comm) {
-  return {neighbours(comm), Among::neighbours,
-          active.load(std::memory_order_acquire) ? absent_neighbours(comm) : Absent()};
-}
-
-/// The partners for operations that send one block to all.
-template <FindPartners find>
-Partners one_block_to(MPI_Comm comm) {
-  Partners partners = find(comm);
-  partners.out_of = 1;
-  partners.one_block = true;
-  return partners;
-}
-
-/// What all processes know alike about the blocks: neighbours know only each other's.
-Known known_among(const Partners& partners, const Known& known) {
-  return partners.among == Among::all ? known : varying;
-}
 
 template <class Pmpi, class Count>
 int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, Count sendcount,
