@@ -151,7 +151,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const PlannedRef& plan, const
     if (channel.queue.size() >= batch_jobs) launch_queued(channel);
   } else {
     if (!channel.queue.empty()) launch_queued(channel);
-    launch(gpu, channel, plan->work, *state);
+    launch(gpu, channel, *plan, *state);
   }
   return Transfer(std::move(state));
 }
@@ -204,14 +204,8 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const PlannedRef& plan, Trans
   return true;
 }
 
-void Engine::trace(const Gpu& gpu, const Channel& channel, const PlannedTransfer& plan,
-                   const std::string& mover) const {
-  std::visit(
-      [&](const auto& it) {
-        channel.queue_mutex.assert_held();
-        trace(gpu, plan.work, foresee(gpu, channel, it), mover);
-      },
-      plan.work);
+void Engine::trace(const Gpu& gpu, const Channel& channel, PlannedTransfer& plan, const std::string& mover) const {
+  trace(gpu, plan.work, foresee(gpu, channel, plan), mover);
 }
 
 /// Whether a message is certainly faster as one of `jobs` of a batch than by copies, since a copy adds at least
@@ -257,20 +251,21 @@ void Engine::launch_queued(Channel& channel) noexcept {
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
   if (!channel.held.empty()) release_held(here, channel);
   if (queue.empty()) return;
-  const auto prefers_copy = [&](const auto& it) {
+  const auto prefers_copy = [&](PlannedTransfer& plan) {
     channel.queue_mutex.assert_held();
-    if (surely_beside_others(here, channel, it.bytes(), transfer_context(here, it), queue.size())) return false;
+    const auto context = std::visit([&](const auto& it) { return transfer_context(here, it); }, plan.work);
+    if (surely_beside_others(here, channel, plan.bytes(), context, queue.size())) return false;
     try {
-      return prefers_copy_beside_others(foresee(here, channel, it), queue.size());
+      return prefers_copy_beside_others(foresee(here, channel, plan), queue.size());
     } catch (const std::bad_alloc&) {  // for the copies
       return false;
     }
   };
   const bool alone = queue.size() == 1 && (channel.idle() || !is_from_peer(*queue.front().plan));
   // The jobs of the batch come first.
-  const auto copies = alone ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
-    return !std::visit(prefers_copy, job.plan->work);
-  });
+  const auto copies =
+      alone ? queue.end()
+            : std::partition(queue.begin(), queue.end(), [&](const Queued& job) { return !prefers_copy(*job.plan); });
   const auto batched = static_cast<std::size_t>(copies - queue.begin());
   if (batched > 1) {
     launch_batch(here, channel, std::span(queue).first(batched));
@@ -458,7 +453,7 @@ void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, Way dec
   job.state->finished = true;
   try {
     if (!job.plan->residential || !hand_over(gpu, channel, job.plan, *job.state))
-      launch(gpu, channel, job.plan->work, *job.state, decided);
+      launch(gpu, channel, *job.plan, *job.state, decided);
   } catch (const std::exception& error) {
     job.state->finished = false;
     job.state->fail(error);

@@ -103,22 +103,6 @@ class Engine {
   void failed(int ordinal) noexcept;
 
  private:
-  /// What the cost model expects of the ways to move one message.
-  struct Forecast {
-    CopyPlan copy_plan;  ///< for the copy engine; empty: it cannot move the message run by run
-    datatype::Span
-        span;  ///< to be copied and packed by the host, if that is the best use of the copy engine; else empty
-    double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
-    bool copy_better = false;
-    bool together = false;                 ///< one call copies up to CopyPlan::most_together runs
-    bool short_runs = false;               ///< these come from the host: Channel::short_runs applies
-    bool in_pairs = false;                 ///< each copy moves two runs, where possible
-    double span_us = 0;                    ///< estimate for copying and packing the span; 0: there is none
-    double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch; what a copy adds to a busy stream
-
-    bool can_copy() const { return !copy_plan.empty() || span.bytes() != 0; }
-  };
-
   // forecast.cpp
   static CopyPlan divided(const Packing& packing, const TransferContext& context);
   TransferContext transfer_context(const Gpu& gpu, const Packing& packing) const;
@@ -140,9 +124,11 @@ class Engine {
       REQUIRES(channel.queue_mutex);
   Forecast foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const
       REQUIRES(channel.queue_mutex);
+  const Forecast& foresee(const Gpu& gpu, const Channel& channel, PlannedTransfer& plan) const
+      REQUIRES(channel.queue_mutex);
   bool prefers_copy(const Forecast& forecast) const;
   void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
-  void trace(const Gpu& gpu, const Channel& channel, const PlannedTransfer& plan, const std::string& mover) const
+  void trace(const Gpu& gpu, const Channel& channel, PlannedTransfer& plan, const std::string& mover) const
       REQUIRES(channel.queue_mutex);
 
   bool resident_late(const Gpu& gpu) const;
@@ -153,7 +139,7 @@ class Engine {
 
   // launch.cpp
   bool worth_a_probe(const Channel& channel, const Forecast& forecast) const;
-  void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state, Way decided = Way::automatic)
+  void launch(Gpu& gpu, Channel& channel, PlannedTransfer& plan, Transfer::State& state, Way decided = Way::automatic)
       REQUIRES(channel.queue_mutex);
   bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state)
       REQUIRES(channel.queue_mutex);

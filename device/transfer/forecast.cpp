@@ -43,7 +43,7 @@ TransferContext Engine::transfer_context(const Gpu& gpu, const Packing& packing)
           .runs_together = packing.packed_kind == MemoryKind::pinned && (!unpack || from_host_together)};
 }
 
-Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans) const {
+Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans) const {
   const TransferContext context = transfer_context(gpu, packing);
   const bool unpack = context.unpack;
   CopyPlan copy_plan;
@@ -58,8 +58,8 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const P
 }
 
 /// For runs from the host: copied together, or in pairs (in_two_rows()), which the copy engine executes.
-Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
-                                          const TransferContext& context, CopyPlan runs) {
+Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
+                                  const TransferContext& context, CopyPlan runs) {
   TransferContext alone = context;
   alone.runs_together = false;
   const double row_bytes = gpu.tuning.model.engine_row_bytes;
@@ -115,7 +115,7 @@ TransferContext Engine::transfer_context(const Gpu&, const LayoutTransfer&) cons
   return {.unpack = true, .packed_is_host = false, .peer = true};
 }
 
-Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const {
+Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const {
   const TransferContext context = transfer_context(gpu, layouts);
   CopyPlan copy_plan;
   if (!surely_a_kernel(gpu, channel, layouts.to_shape, layouts.bytes(), context))
@@ -123,6 +123,21 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const L
         copy_plan_of(layouts.from_shape, /*unpack=*/false, layouts.from.user, nullptr, 0, layouts.bytes()),
         copy_plan_of(layouts.to_shape, /*unpack=*/true, layouts.to.user, nullptr, 0, layouts.bytes()));
   return forecast_of(gpu, channel, layouts.bytes(), context, std::move(copy_plan));
+}
+
+/// That of the plan's work. It is kept if start delays, and staging memory in use, have no part in it.
+const Forecast& Engine::foresee(const Gpu& gpu, const Channel& channel, PlannedTransfer& plan) const {
+  const auto* const packing = std::get_if<Packing>(&plan.work);
+  const bool lasts = channel.kernels.expected_us() == 0 && (packing == nullptr || !is_host(packing->packed_kind));
+  if (lasts && plan.forecast_lasts) return *plan.forecast;
+  plan.forecast = std::visit(
+      [&](const auto& it) {
+        channel.queue_mutex.assert_held();
+        return std::make_unique<const Forecast>(foresee(gpu, channel, it));
+      },
+      plan.work);
+  plan.forecast_lasts = lasts;
+  return *plan.forecast;
 }
 
 /// Whether a message is certainly faster by a kernel, alone or with others, than by calls of the copy engine. This
@@ -137,8 +152,8 @@ bool Engine::surely_a_kernel(const Gpu& gpu, const Channel& channel, const datat
                            kernel_cost_us(model, bytes, context) + channel.kernels.expected_us();
 }
 
-Engine::Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
-                                     const TransferContext& context, CopyPlan given) {
+Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes, const TransferContext& context,
+                             CopyPlan given) {
   const CostModel& model = gpu.tuning.model;
   Forecast forecast = {std::move(given), {}, kernel_cost_us(model, bytes, context), channel.kernels.expected_us()};
   const CopyPlan& copy_plan = forecast.copy_plan;

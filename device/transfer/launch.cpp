@@ -153,28 +153,28 @@ bool Engine::worth_a_probe(const Channel& channel, const Forecast& forecast) con
 }
 
 /// Starts a message by itself. `decided`: the way chosen before; automatic: none.
-void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state, Way decided) {
+void Engine::launch(Gpu& gpu, Channel& channel, PlannedTransfer& plan, Transfer::State& state, Way decided) {
   channel.check_context();
+  const Forecast& forecast = foresee(gpu, channel, plan);
+  const bool unreachable = !std::visit([](const auto& it) { return kernels_reach(it); }, plan.work);
+  const bool preferred = decided == Way::automatic ? prefers_copy(forecast) : decided == Way::copy;
+  const bool copy = forecast.can_copy() && (unreachable || preferred);
+  mark(point::way_chosen);
+  if (copy && !unreachable && worth_a_probe(channel, forecast))
+    channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);
+  if (copy && try_copy(gpu, channel, plan.work, forecast, state)) return;
+  if (unreachable)
+    throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
+                                      std::to_string(plan.bytes()) +
+                                      " bytes to or from memory that kernels cannot reach");
   std::visit(
       [&](const auto& it) {
         channel.queue_mutex.assert_held();
-        const Forecast forecast = foresee(gpu, channel, it);
-        const bool unreachable = !kernels_reach(it);
-        const bool preferred = decided == Way::automatic ? prefers_copy(forecast) : decided == Way::copy;
-        const bool copy = forecast.can_copy() && (unreachable || preferred);
-        mark(point::way_chosen);
-        if (copy && !unreachable && worth_a_probe(channel, forecast))
-          channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);
-        if (copy && try_copy(gpu, channel, work, forecast, state)) return;
-        if (unreachable)
-          throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
-                                            std::to_string(it.bytes()) +
-                                            " bytes to or from memory that kernels cannot reach");
         start_kernel(gpu, channel, it, forecast, state);
-        kernels_.fetch_add(1, std::memory_order_relaxed);
-        if (trace_) trace(gpu, work, forecast, "a kernel");
       },
-      work);
+      plan.work);
+  kernels_.fetch_add(1, std::memory_order_relaxed);
+  if (trace_) trace(gpu, plan.work, forecast, "a kernel");
 }
 
 /// False if the copy engine refuses.

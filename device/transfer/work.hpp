@@ -11,6 +11,7 @@
 #include "device/kernels/copy_blocks_body.hpp"
 #include "device/kernels/reduce_body.hpp"
 #include "device/runtime/location.hpp"
+#include "device/transfer/forecast.hpp"
 #include "device/transfer/stream_mark.hpp"
 #include "device/transfer/transfer.hpp"
 
@@ -79,6 +80,8 @@ struct PlannedTransfer {
   bool has_programs = false;      ///< `job` is there, and the layouts that it reads are on the GPU
   int blocks = 0;                 ///< thread blocks of `job`
   std::optional<BatchJob> job{};  ///< without its completion, once it has been needed
+  bool forecast_lasts = false;    ///< `forecast` depends on `work` alone
+  std::unique_ptr<const Forecast> forecast{};
 
   TransferRequest request{};  ///< of a KeptTransfer
   const Work work;
