@@ -1,5 +1,5 @@
-// Memory from cuMemCreate whose handles can be file descriptors: PyTorch's expandable segments, the heaps of NVSHMEM
-// and NCCL. It belongs to no context.
+// CudaRuntime's functions for memory in pieces: memory from cuMemCreate whose handles can be exported as file
+// descriptors (PyTorch's expandable segments, the heaps of NVSHMEM and NCCL). Such memory belongs to no context.
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -16,7 +16,7 @@ void check_driver(CUresult result, const char* call) {
   throw Error(failure, std::string(call) + ": error " + std::to_string(static_cast<int>(result)) + " of the driver");
 }
 
-/// A handle of physical memory, released at the end.
+/// Owns a handle of physical memory; the destructor releases it. place(): where a driver call is to write the handle.
 class Physical {
  public:
   explicit Physical(const cuda::Driver& driver) : driver_(driver) {}
@@ -40,8 +40,9 @@ class Physical {
 
 }  // namespace
 
-/// The range of an address (RANGE_START_ADDR) is all that was reserved together; a mapping is that of one handle.
-/// BUFFER_ID may be that of the reservation: MEMORY_BLOCK_ID is the physical memory's.
+/// A piece is what one handle is mapped to, which MAPPING_BASE_ADDR and MAPPING_SIZE tell: RANGE_START_ADDR tells where
+/// the whole reservation of addresses begins. MEMORY_BLOCK_ID identifies the physical memory; BUFFER_ID may identify
+/// the reservation.
 bool CudaRuntime::piece_of(const void* address, Piece& piece) noexcept {
   unsigned type = 0, managed = 0, handle_types = 0;
   int ordinal = -1;
@@ -62,7 +63,7 @@ bool CudaRuntime::piece_of(const void* address, Piece& piece) noexcept {
   return true;
 }
 
-/// Makes no context where the last has ended: the calls need none.
+/// The calls need no context: none is created if this library has none on the GPU (any more).
 int CudaRuntime::share_piece(int ordinal, std::uint64_t base) {
   std::optional<Current> current;
   if (contexts_[static_cast<std::size_t>(ordinal)].load() != nullptr) current.emplace(*this, ordinal);
@@ -105,7 +106,7 @@ void* CudaRuntime::map_pieces(int ordinal, std::span<const SharedPiece> pieces) 
   return reinterpret_cast<void*>(address);
 }
 
-/// Makes no context, as share_piece().
+/// Creates no context, like share_piece().
 void CudaRuntime::unmap_pieces(int ordinal, void* address, std::uint64_t bytes) noexcept try {
   std::optional<Current> current;
   if (contexts_[static_cast<std::size_t>(ordinal)].load() != nullptr) current.emplace(*this, ordinal);
@@ -113,7 +114,7 @@ void CudaRuntime::unmap_pieces(int ordinal, void* address, std::uint64_t bytes) 
   check_driver(driver_->mem_unmap(at, bytes), "cuMemUnmap");
   check_driver(driver_->mem_address_free(at, bytes), "cuMemAddressFree");
 } catch (const std::exception&) {
-  // The memory stays mapped.
+  // The memory stays mapped, or its addresses stay reserved.
 }
 
 }  // namespace gpudt::device

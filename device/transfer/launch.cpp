@@ -1,4 +1,4 @@
-// A message by itself: given to a kernel or to the copy engine.
+// Launches a transfer that is not part of a batch: by a kernel or by the copy engine.
 #include <algorithm>
 #include <string>
 
@@ -9,32 +9,33 @@
 namespace gpudt::device {
 namespace {
 
-/// The time of kernels for messages beyond this size depends on more than their size: runs shorter than a sector of
-/// memory take as long as one.
+/// Bytes. How long a kernel takes for a longer message depends also on the length of its runs: a run shorter than a
+/// sector of memory (sector_bytes) takes as long as a whole sector.
 constexpr std::int64_t sized_bytes = 1 << 20;
-/// From this length on the time for short runs in another GPU's memory depends on more, too: if their pages have not
-/// been accessed for a while, 1 MiB takes 200 us instead of 30.
+/// Bytes. From this length on, runs shorter than a sector in another GPU's memory have such an effect, too: if their
+/// pages have not been accessed for a while, a message of 1 MiB takes 200 us instead of 30.
 constexpr std::int64_t far_apart_bytes = 128 << 10;
-/// Over the link to the host, runs of at least this many bytes take the link's time, whatever their number.
+/// Bytes. If runs have at least this length, a kernel that reads or writes packed host memory takes as long as the link
+/// to the host takes for all bytes, whatever the number of runs.
 constexpr std::int64_t least_linked_run = 4;
-/// If kernels are expected to start late, and copies take this much longer than a kernel without start delay, a probe
-/// is launched, which shows at once when the delay has ended.
+/// Microseconds. If kernels are expected to start late, and copies to take this much longer than a kernel that starts
+/// in time, a probe kernel is launched: it soon shows when kernels start in time again.
 constexpr double worth_a_probe_us = 30;
 
-/// A transfer within a GPU, beside those from other GPUs, gets one in this many multiprocessors: those take
-/// several times as long, and are to find room.
+/// A kernel between two layouts in one GPU's memory, launched by itself while other GPUs' data arrive, gets blocks for
+/// one in this many multiprocessors: the transfers from other GPUs take several times as long and need the rest.
 constexpr int part_for_own = 4;
 
 int multiprocessors_for(const LayoutTransfer& layouts, const Gpu& gpu) {
   return layouts.within ? std::max(gpu.traits.multiprocessors / part_for_own, 1) : gpu.traits.multiprocessors;
 }
 
-/// Bytes per run; 0: not known.
+/// Bytes per run, of an irregular list the average; 0 if it is not known (ShapeKind::general).
 std::int64_t run_of(const datatype::Shape& shape) {
   return shape.kind == datatype::ShapeKind::general ? 0 : typical_run(shape);
 }
 
-/// What to learn from a kernel that takes `us` by its size, with runs of at least `run` bytes (0: not known).
+/// What to learn from a kernel's duration. `us`: the estimate by its size alone, in microseconds. `run`: of run_of().
 Lesson lesson_of(Delay& kernels, std::int64_t bytes, double us, std::int64_t run, const TransferContext& context) {
   const bool linked = context.packed_is_host && run >= least_linked_run;
   const bool far_apart = context.peer && run > 0 && run < sector_bytes && bytes >= far_apart_bytes;
@@ -46,7 +47,8 @@ Lesson lesson_of(Delay& kernels, std::int64_t bytes, double us, std::int64_t run
 
 }  // namespace
 
-/// False if the copy engine refuses.
+/// False if nothing has been started: the runtime has refused a copy, or there is no staging memory for the span and a
+/// kernel is better than copies without it. The caller then launches a kernel, or throws if kernels cannot do it.
 bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                                Transfer::State& state) {
   if (forecast.span.bytes() != 0) {
@@ -81,7 +83,7 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
                               {learner, forecast.copy_us});
 }
 
-/// False if there is no memory for it, or the copy engine refuses.
+/// Copies the span to the host, which packs it later. False if there is no staging memory or the runtime refuses.
 bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, const datatype::Span& span,
                         Transfer::State& state) {
   void* const first = reinterpret_cast<void*>(first_of(span, packing.user));
@@ -146,13 +148,15 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layo
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 
-/// Whether a probe kernel pays beside a message moved by copies. Not in a process that yields its GPU to another one.
+/// Whether a probe kernel is worth its launch while copies move a message. Not if another process has just used the GPU
+/// and launches the kernels for both (Delay::yields()).
 bool Engine::worth_a_probe(const Channel& channel, const Forecast& forecast) const {
   return way_ == Way::automatic && forecast.kernel_late_us != 0 && !channel.kernels.yields() &&
          forecast.copy_us - forecast.kernel_us > worth_a_probe_us;
 }
 
-/// Starts a message by itself. `decided`: the way chosen before; automatic: none.
+/// Starts a transfer that is not part of a batch. `decided`: kernel or copy engine; automatic: the estimates decide.
+/// Throws Error, also if kernels cannot reach the memory and copies cannot move the message.
 void Engine::launch(Gpu& gpu, Channel& channel, PlannedTransfer& plan, Transfer::State& state, Way decided) {
   channel.check_context();
   const Forecast& forecast = foresee(gpu, channel, plan);
@@ -177,7 +181,7 @@ void Engine::launch(Gpu& gpu, Channel& channel, PlannedTransfer& plan, Transfer:
   if (trace_) trace(gpu, plan.work, forecast, "a kernel");
 }
 
-/// False if the copy engine refuses.
+/// start_copy_engine(), counted and traced if it returns true.
 bool Engine::try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state) {
   return std::visit(
       [&](const auto& it) {

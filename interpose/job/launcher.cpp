@@ -17,7 +17,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// The number in the first of these variables that is set; -1 if none is.
+/// The number in the first of these environment variables that is set and not empty; -1 if there is none.
 int number_in(std::initializer_list<const char*> names) {
   for (const char* const name : names)
     if (const std::string value = variable(name); !value.empty()) return std::atoi(value.c_str());
@@ -54,14 +54,16 @@ constexpr std::initializer_list<const char*> ranks = {"PMIX_RANK", "PMI_RANK"};
 constexpr std::initializer_list<const char*> counts_on_node = {};
 #endif
 
-/// The PID namespace: processes of several containers may have the same numbers.
+/// This process's PID namespace, such as "pid:[4026531836]"; empty if unknown. It is part of the job's name, since
+/// processes in different containers may have the same PID.
 std::string namespace_of_processes() {
   char name[64] = "";
   return readlink("/proc/self/ns/pid", name, sizeof name - 1) < 0 ? "" : name;
 }
 
-/// MPICH's mpirun (Hydra) has a process on each node that starts the others and makes their sockets PMI_FD; it names
-/// the job. Spawned processes may have the same one, so that they get no name.
+/// On each node MPICH's mpirun (Hydra) has a process that starts the job's processes and creates their sockets PMI_FD.
+/// Its PID, which the socket tells, and its start time identify the job. It may also have started processes for
+/// MPI_Comm_spawn, so these get no name.
 std::string job_of_hydra() {
   const int socket = number_in({"PMI_FD"});
   ucred maker{};
@@ -79,7 +81,8 @@ std::string job_name() {
   if (started_by_hydra()) return job_of_hydra();
   for (const char* const name : job_names)
     if (const std::string value = variable(name); !value.empty())
-      // The last is a random number that mpirun has drawn; other users cannot read the environment.
+      // OMPI_MCA_orte_precondition_transports is a random number that mpirun has drawn. Other users do not know it,
+      // since they cannot read this process's environment.
       return std::string(name) + "=" + value + ";" + variable("PMIX_SERVER_URI2") + ";" +
              variable("OMPI_MCA_orte_precondition_transports");
   return {};

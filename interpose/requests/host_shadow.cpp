@@ -1,4 +1,4 @@
-// Moves device data through packed staging memory into the user's layout on the host, and back.
+// HostShadow moves data between device memory and a host buffer of the same layout, through packed staging memory.
 #include "interpose/requests/host_shadow.hpp"
 
 #include <sys/mman.h>
@@ -13,7 +13,8 @@
 namespace gpudt::interpose {
 namespace {
 
-/// An operator may rely on the alignment of the user's buffer, up to this.
+/// Bytes. Addresses in the host buffer equal those in the user's buffer modulo this: reduction operators may rely on
+/// how the user's buffer is aligned.
 constexpr std::uintptr_t alignment = 64;
 
 std::byte* reserve(std::size_t bytes) {

@@ -33,7 +33,7 @@ int number_of(const std::string& file, int otherwise) {
   return word.empty() ? otherwise : std::atoi(word.c_str());
 }
 
-/// The number of a link such as "ipc:[4026531839]"; 0 if there is none.
+/// The number in the target of a symbolic link, such as 4026531839 in "ipc:[4026531839]"; 0 if there is none.
 std::uint64_t namespace_of(const std::string& file) {
   std::array<char, 64> target{};
   if (readlink(file.c_str(), target.data(), target.size() - 1) < 0) return 0;
@@ -59,7 +59,7 @@ bool has_entries(const std::string& folder) {
 class OwnCpus {
  public:
   OwnCpus() { known_ = sched_getaffinity(0, sizeof sets_, sets_.data()) == 0; }
-  /// Whether one of `list`, such as "0-3,8-11", is among them.
+  /// Whether the thread may run on any CPU of `list`, such as "0-3,8-11".
   bool any_of(const std::string& list) const {
     bool any = false;
     for_each_range(list, [&](int first, int last) { any = any || any_between(first, last); });
@@ -73,7 +73,7 @@ class OwnCpus {
     return false;
   }
 
-  std::array<cpu_set_t, 8> sets_{};  ///< of 1024 CPUs each
+  std::array<cpu_set_t, 8> sets_{};  ///< bits of 8192 CPUs: each set has room for 1024
   bool known_;
 };
 
@@ -85,13 +85,14 @@ std::uint64_t own_numa_nodes(const std::string& root) {
   return nodes;
 }
 
-/// Whether the daemon of CUDA MPS runs, as far as its pipe shows.
+/// Whether the control pipe of the CUDA MPS daemon exists; a daemon that has ended may have left it.
 bool has_mps(const std::string& root) {
   const char* const folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   return exists(root + (folder == nullptr || *folder == '\0' ? "/tmp/nvidia-mps" : folder) + "/control");
 }
 
-/// Yama's; 0 for processes that may read all others' memory, as root's outside of containers.
+/// The value of kernel.yama.ptrace_scope; 0 without Yama, and for processes with the capability CAP_SYS_PTRACE, which
+/// root has outside of containers.
 int ptrace_scope(const std::string& root) {
   constexpr unsigned sys_ptrace = 19;  // the number of CAP_SYS_PTRACE
   std::ifstream status(root + "/proc/self/status");
