@@ -212,7 +212,8 @@ __device__ Status pready_range(int partition_low, int partition_high, const Requ
     status = pready<Scope>(partition, request);
   return status;
 }
-/// MPI_Pready_list: the `length` partitions of a list that all threads of the scope read, up to the first error.
+/// MPI_Pready_list: `length` partitions, up to the first error. All threads of the scope read the list, which must be
+/// complete and the same for all.
 template <class Scope = Block>
 __device__ Status pready_list(int length, const int* array_of_partitions, const Request& request) {
   Status status = Status::ok;

@@ -162,7 +162,7 @@ class Trial {
     step.request = static_cast<std::int32_t>(request);
     step.partition = partition;
     step.by = static_cast<By>(own_(0, 2));
-    step.variant = static_cast<std::int32_t>(own_(0, 1));
+    step.other_form = static_cast<std::int32_t>(own_(0, 1));
     const Link* const link = links_of_[request];
     const KernelRequest& kernel = kernels_[request];
     if (link == nullptr || kernel.sends != 0 || kernel.bytes == 0) return step;

@@ -8,9 +8,10 @@ namespace {
 template <class Scope>
 __device__ Status partition_step(const mpi::Request& request, const PartitionStep& step, char* seen) {
   if (request.request.sends != 0)
-    return step.variant != 0 ? pready_list<Scope>(1, &step.partition, request) : pready<Scope>(step.partition, request);
+    return step.other_form != 0 ? pready_list<Scope>(1, &step.partition, request)
+                                : pready<Scope>(step.partition, request);
   Status status = Status::ok;
-  if (step.variant != 0)
+  if (step.other_form != 0)
     for (int flag = 0; flag == 0 && status == Status::ok;) status = parrived<Scope>(request, step.partition, &flag);
   else
     status = wait<Scope>(request, step.partition);
@@ -38,6 +39,7 @@ __global__ void refused_partitions(const __grid_constant__ RefusedPartitions p) 
   const mpi::Request send(rank, p.send), receive(rank, p.receive), unstarted(rank, p.unstarted),
       not_made(rank, p.not_made);
   int flags[refused_partition_flags] = {-1, -1, -1};
+  const int list[] = {1, 0};
   const Status statuses[refused_partition_calls] = {
       pready(-1, send),
       pready(3, send),
@@ -48,13 +50,13 @@ __global__ void refused_partitions(const __grid_constant__ RefusedPartitions p) 
       parrived(receive, 3, &flags[0]),
       wait(receive, -1),
       parrived(receive, 1, &flags[0]),
-      pready(1, send),
-      pready(1, send),
+      pready_list(1, list, send),
+      pready_list(2, list, send),  // partition 0 is not marked behind the error
       pready<Thread>(1, send),
       wait(receive, 1),
   };
   parrived(receive, 1, &flags[1]);
-  parrived(receive, 2, &flags[2]);
+  parrived(receive, 0, &flags[2]);
   if (threadIdx.x != 0) return;
   for (int i = 0; i < refused_partition_calls; ++i) p.statuses[i] = static_cast<std::int32_t>(statuses[i]);
   for (int i = 0; i < refused_partition_flags; ++i) p.statuses[refused_partition_calls + i] = flags[i];

@@ -9,9 +9,10 @@ namespace gpudt::initiated::programs {
 /// What a block does with one partition: marks it ready, or waits for it, then looks at a byte of it.
 struct PartitionStep {
   std::int32_t request, partition;
-  By by;                 ///< thread, warp or block
-  std::int32_t variant;  ///< 1: pready_list() in place of pready(), and parrived() again and again in place of wait()
-  const char* byte;      ///< of the buffer; null: none
+  By by;  ///< thread, warp or block
+  std::int32_t
+      other_form;    ///< 1: pready_list() in place of pready(), and parrived() again and again in place of wait()
+  const char* byte;  ///< of the buffer; null: none
 };
 
 /// Block b takes steps b, b + blocks ...: those that mark come before those that wait.
@@ -31,7 +32,7 @@ struct RefusedPartitions {
   KernelWorld world;
   KernelRequest send, receive;  ///< of 3 partitions; started
   KernelRequest unstarted, not_made;
-  std::int32_t* statuses;  ///< then the flags of parrived() of partition 1 before, and of 1 and 2 behind pready(1)
+  std::int32_t* statuses;  ///< then the flags of parrived() of partition 1 before, and of 1 and 0 behind pready_list()
 };
 const void* refused_partitions_kernel();
 void expected_partition_refusals(std::int32_t (&statuses)[refused_partition_calls]);
