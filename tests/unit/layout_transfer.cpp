@@ -36,7 +36,8 @@ struct LayoutBench {
   explicit LayoutBench(Place place = Place::device) : to_host(place == Place::mapped), to(place, here) {}
   const bool to_host;  ///< by device::copy_to_host()
   Memory from{Place::device, other_gpu()}, to;
-  int copied = 0;  ///< transfers to the host so far
+  device::KeptPlan* kept = nullptr;  ///< for whole transfers
+  int copied = 0;                    ///< transfers to the host so far
 };
 
 /// What GPU `here` knows this process's memory by, which it is made to reach.
@@ -84,10 +85,10 @@ void check_bytes(LayoutBench& bench, Random& random, const Message& from, const 
   bench.copied += bench.to_host ? 1 : 0;
   const auto transfer = [&](std::int64_t begin, std::int64_t end) {
     return bench.to_host && begin < end ? device::copy_to_host(here, source, target, begin, end)
-                                        : device::transfer(here, source, target, begin, end);
+                                        : device::transfer(here, source, target, begin, end, {}, false, bench.kept);
   };
   const bool packed = from.layout->shape(from.count).kind == datatype::ShapeKind::contiguous;
-  const std::int64_t middle = packed ? random(0, bytes) : 0;
+  const std::int64_t middle = packed && bench.kept == nullptr ? random(0, bytes) : 0;
   device::Transfer second = transfer(middle, bytes);
   transfer(0, middle).wait();
   second.wait();
@@ -380,6 +381,30 @@ TEST_CASE("how long transfers from layout to layout take", "[.benchmark]") {
     }
   }
   cuda_check(cudaStreamDestroy(stream));
+}
+
+TEST_CASE("a plan that is kept, for transfers that are made again and for others", "[kernel][device]") {
+  const Device device(GENERATE(device::Way::automatic, device::Way::kernel, device::Way::copy));
+  if (!device.there()) return;
+  LayoutBench bench;
+  device::KeptPlan kept;
+  bench.kept = &kept;
+  Random random(8);
+  const Typed types[] = {Typed(vector(300, 1, 3, MPI_DOUBLE)), Typed(contiguous(300, MPI_DOUBLE)),
+                         Typed(indexed({1, 4, 2, 90, 3}, {0, 2, 9, 20, 120}, MPI_DOUBLE))};
+  for (int round = 0; round < 60; ++round) {
+    const Message from = types[random(0, 2)].message(static_cast<int>(random(3, 4)));
+    const Message to = types[random(0, 2)].message(static_cast<int>(random(3, 4)));
+    const std::int64_t bytes =
+        8 * random(1, std::min(from.count * from.layout->size(), to.count * to.layout->size()) / 8);
+    const Shifts shifts = {8 * random(0, 1), random(0, 1)};
+    check_bytes(bench, random, from, to, bytes, shifts);
+    const device::KeptPlan first = kept;
+    check_bytes(bench, random, from, to, bytes, shifts);
+    CHECK(kept == first);
+    check_bytes(bench, random, from, to, bytes, {shifts.from, shifts.to + 2});
+    CHECK(kept != first);
+  }
 }
 
 TEST_CASE("transfers of nothing, and of too much", "[kernel][device]") {
