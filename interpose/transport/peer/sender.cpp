@@ -23,10 +23,12 @@ using namespace peer;
 
 namespace {
 
-/// Time after which an unclaimed message of at most longest_buffered bytes is copied to the segment; multiplied by the
-/// number of such messages under way to its receiver, unless that seems to be away from MPI: it has fetched nothing for
-/// least_away, nor for as long as it would take to copy all of them (buffering_time each).
-constexpr std::chrono::microseconds buffering_timeout{50}, least_away{1000}, buffering_time{10};
+/// After this time for each message of at most longest_buffered bytes that is under way to a receiver, one of them that
+/// it has not claimed is copied to the segment, so that its send ends.
+constexpr std::chrono::microseconds buffering_timeout{50};
+/// A receiver is taken to be away from MPI if it has fetched nothing, since the message was offered, for least_away and
+/// for the time that it takes to copy all messages under way to it, buffering_time each.
+constexpr std::chrono::microseconds least_away{1000}, buffering_time{10};
 /// Data that are packed to be fetched are packed in parts from twice least_fetched_part on: the first is 1 /
 /// first_fetched_fraction of the message, so that the receiver can begin soon; each other has fetched_growth times the
 /// bytes of all before it. A part costs each side a launch, in which time 10 MB are packed.
@@ -368,8 +370,9 @@ void RendezvousSender::withdraw() try {
   const int under_way = world->short_under_way[static_cast<std::size_t>(world_)].load(std::memory_order_relaxed);
   const auto now = engine_time();
   const auto idle = now - std::max(offered_at_, taken_at(world_));
-  const bool is_away = idle >= std::max(least_away, under_way * buffering_time);
-  if (!is_away && now - offered_at_ < under_way * buffering_timeout) return;
+  const bool is_away = is_known_away(world_) || idle >= std::max(least_away, under_way * buffering_time);
+  if (now - offered_at_ < (is_away ? 1 : under_way) * buffering_timeout) return;
+  if (is_away) note_away(world_);
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
   if (!staging_) return;                                   // there is no memory just now
   device::Transfer moving = pack_all(operand_, staging_);  // first: after withdraw() a failure would lose the message

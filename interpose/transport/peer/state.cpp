@@ -146,6 +146,14 @@ void note_taken(int rank) {
                                                      std::memory_order_relaxed);
 }
 
+void note_away(int rank) {
+  world->taken[static_cast<std::size_t>(rank)].store(0, std::memory_order_relaxed);
+}
+
+bool is_known_away(int rank) {
+  return world->taken[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed) == 0;
+}
+
 SteadyClock::time_point taken_at(int rank) {
   const auto& taken = world->taken[static_cast<std::size_t>(rank)];
   return SteadyClock::time_point(SteadyClock::duration(taken.load(std::memory_order_relaxed)));

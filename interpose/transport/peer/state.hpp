@@ -86,7 +86,7 @@ struct ReceivedDescription {
   std::int64_t count = 0;
   device::KnownMapping mapping{};
   void* user = nullptr;
-  device::KeptTransfer transfer{};  ///< of the latest message, into a buffer of layout `into`
+  device::KeptPlan plan{};  ///< of the transfer of the latest message, into a buffer of layout `into`
   std::weak_ptr<const datatype::Layout> into{};
 };
 
@@ -159,10 +159,11 @@ struct World {
   Mutex ranks_mutex;  // protects the ranks that are kept with communicators
   Mutex mutex;
   std::vector<PeerProcess> neighbours GUARDED_BY(mutex);  ///< of all ranks
-  std::atomic<std::uint64_t> received_rts{0};        ///< that receives and matching probes of this process have got
-  std::vector<std::atomic<SteadyClock::rep>> taken;  ///< by rank: when it was last seen to have fetched a message
-  std::vector<std::atomic<int>> short_under_way;     ///< by rank: sends to it that may be buffered and have not ended
-  std::atomic<int> from_host_under_way{0};           ///< offers of data in host memory (from_host.hpp)
+  std::atomic<std::uint64_t> received_rts{0};  ///< that receives and matching probes of this process have got
+  /// By rank: when it was last seen to have fetched a message; 0 if never, or if it has been away since.
+  std::vector<std::atomic<SteadyClock::rep>> taken;
+  std::vector<std::atomic<int>> short_under_way;  ///< by rank: sends to it that may be buffered and have not ended
+  std::atomic<int> from_host_under_way{0};        ///< offers of data in host memory (from_host.hpp)
   /// By slot: after an offer to a receive into host memory the next 1, 2, 4 ... 64 messages are not published.
   std::array<Backoff<1, 64>, from_host_slots> from_host GUARDED_BY(mutex);
   IdleDescriptors idle GUARDED_BY(mutex);
@@ -213,6 +214,9 @@ std::int64_t bytes_in(int count, MPI_Datatype type);
 
 /// Notes that process `rank` has fetched a message.
 void note_taken(int rank);
+/// Notes that process `rank` is away from MPI, until it fetches a message.
+void note_away(int rank);
+bool is_known_away(int rank);
 /// When process `rank` was last seen to have fetched a message of this one.
 SteadyClock::time_point taken_at(int rank);
 /// Counts a message to a process. Whether it is to be sent without an offer, because earlier ones were refused.
