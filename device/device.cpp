@@ -262,7 +262,7 @@ PeerStatistics peer_statistics() noexcept {
 }
 
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                  const StreamMark& after, bool within, KeptTransfer* kept) {
+                  const StreamMark& after, bool within, KeptPlan* kept) {
   return current_engine().transfer(ordinal, from, to, begin, end, after, within, kept);
 }
 

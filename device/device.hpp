@@ -182,10 +182,10 @@ PeerStatistics peer_statistics() noexcept;
 /// between: one kernel, or one copy if both are contiguous and large. No more than each side has; elements may be moved
 /// in part, and the types may have nothing but the bytes in common. `begin` is not 0 only if `from` is contiguous. Runs
 /// on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done. `after` as for
-/// start(). `within`: both sides are memory of that GPU, and data of other GPUs arrive over the link meanwhile. `kept`,
-/// of an earlier transfer or empty, saves planning the same transfer again. Thread-safe.
+/// start(). `within`: both sides are memory of that GPU, and data of other GPUs arrive over the link meanwhile. `kept`
+/// is empty or of an earlier transfer, and becomes the plan of this one, unless it is that. Thread-safe.
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                  const StreamMark& after = {}, bool within = false, KeptTransfer* kept = nullptr);
+                  const StreamMark& after = {}, bool within = false, KeptPlan* kept = nullptr);
 
 /// The GPU that is to copy memory of the GPU with the UUID `owner` to the host: that one if this process has used it,
 /// else another that it has used; negative if there is none. Thread-safe.

@@ -37,7 +37,8 @@ fi
 
 "$root/scripts/setup.sh"
 say "build: $build"
-if [ ! -f "$build/build.ninja" ]; then  # several files at once: nothing here is built again and again
+if [ ! -f "$build/build.ninja" ]; then
+  # Several files are compiled as one: that is sooner for a build that is made once.
   cuda=(-Dcuda=disabled -Doptimization=1)  # soon there; its times mean nothing
   if [ "$on_gpu" = yes ]; then
     cuda=(-Dgpu_archs="$(gpu_architecture)")

@@ -117,8 +117,8 @@ TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike,
 /// word are not known yet. `narrow`: 32-bit arithmetic, which requires shape.total < 2^31 - 64.
 KernelArgs plan_bytes(const datatype::Shape& shape, bool narrow);
 
-/// A side of a job of a batch (batch_body.hpp), in the form that its kernel uses: few nested strides directly, all else
-/// by the point-based traversal.
+/// The form in which the kernel of batches (batch_body.hpp) computes the places of a side of this shape: few nested
+/// strides directly, all else by the point-based traversal (general).
 datatype::ShapeKind batch_kind(const datatype::Shape& shape);
 
 /// Whether a batch can take a job of positions [begin, end) of `shape` on one side.

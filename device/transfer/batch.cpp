@@ -193,7 +193,7 @@ void Engine::note_short(Gpu& gpu) {
 bool Engine::hand_over(Gpu& gpu, Channel& channel, const PlannedRef& plan, Transfer::State& state) {
   if (!gpu.resident->ready() || resident_late(gpu)) return false;
   ResidentJob job(job_of(gpu, channel, *plan));
-  if (!plan->has_programs) return false;  // the job would not wait for the upload
+  if (!plan->job_is_final) return false;  // the job would not wait for the upload
   job.transfer.completion = completion_of(state);
   mark(point::way_chosen);
   if (!gpu.resident->hand_over(job, plan, state)) return false;
@@ -388,7 +388,7 @@ TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& la
 }
 
 const BatchJob& Engine::job_of(Gpu& gpu, Channel& channel, PlannedTransfer& plan) {
-  if (plan.has_programs) return *plan.job;
+  if (plan.job_is_final) return *plan.job;
   bool there = true;
   const TransferArgs args = std::visit(
       [&](const auto& it) {
@@ -398,7 +398,7 @@ const BatchJob& Engine::job_of(Gpu& gpu, Channel& channel, PlannedTransfer& plan
       plan.work);
   plan.job.emplace(args);
   plan.blocks = args.to.grid;
-  plan.has_programs = there;
+  plan.job_is_final = there;
   return *plan.job;
 }
 

@@ -52,6 +52,7 @@ Channel::Channel(Engine& engine, int ordinal, std::shared_ptr<const ContextWatch
       runtime_(&engine.runtime()),
       ordinal_(ordinal),
       watch_(std::move(watch)),
+      generation_(watch_->number()),
       polls_before_yield_(engine.runtime().works_on_host() ? 0 : most_polls_before_yield),
       stream_(engine.runtime().stream_create(ordinal)),
       uploaded_(engine.runtime().event_create(ordinal)) {}
@@ -197,10 +198,6 @@ void Channel::check_context() const {
 
 void Channel::check_lost() const {
   if (lost_) throw Error(Failure::runtime, ContextWatch::complaint(ordinal_));
-}
-
-std::uint64_t Channel::generation() const {
-  return watch_->number();
 }
 
 /// Throws if the stream's work has failed; then nothing is under way that further work could wait for.

@@ -112,7 +112,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// Throws if the context had ended when the channel was closed.
   void check_lost() const;
   /// The number of the GPU's context, unique within the process.
-  std::uint64_t generation() const;
+  std::uint64_t generation() const { return generation_; }
 
   /// Waits for the work and frees the runtime's resources. States that are still lent out count as done from then on,
   /// but the host does not pack their spans any more. If the context has ended, nothing is waited for or freed, and
@@ -156,6 +156,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Runtime* const runtime_;
   const int ordinal_;
   std::shared_ptr<const ContextWatch> watch_;  ///< null after close()
+  const std::uint64_t generation_;
   const std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
   EventHandle uploaded_ = nullptr;  ///< recorded after the latest start_copy()

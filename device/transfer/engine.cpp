@@ -311,7 +311,7 @@ Work work_of(const TransferRequest& asked) {
 }  // namespace
 
 Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                          const StreamMark& after, bool within, KeptTransfer* kept) {
+                          const StreamMark& after, bool within, KeptPlan* kept) {
   if (begin >= end) return {};
   Gpu& here = gpu(ordinal);
   // Transfers from peers share the channel of unpacks, whichever side is the packed one.

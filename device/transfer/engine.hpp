@@ -70,7 +70,7 @@ class Engine {
                  const StreamMark& after = {});
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                    const StreamMark& after = {}, bool within = false, KeptTransfer* kept = nullptr);
+                    const StreamMark& after = {}, bool within = false, KeptPlan* kept = nullptr);
   // to_host.cpp
   int gpu_to_host(const GpuId& owner) const;
   bool is_pinned(int ordinal, const Side& side, std::int64_t bytes) const;
@@ -187,7 +187,7 @@ class Engine {
   TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) REQUIRES(channel.queue_mutex);
   TransferArgs job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there)
       REQUIRES(channel.queue_mutex);
-  /// That of the plan, made unless it is there.
+  /// The job of the plan, which is made again until it is final.
   const BatchJob& job_of(Gpu& gpu, Channel& channel, PlannedTransfer& plan) REQUIRES(channel.queue_mutex);
 
   void lose(Gpu& gpu) noexcept REQUIRES(gpus_mutex_);

@@ -53,9 +53,10 @@ struct Side {
   bool operator==(const Side&) const = default;
 };
 
-/// The plan of a transfer that is made again and again, for device::transfer(), which makes it at the first time and
-/// whenever the arguments have changed. Both layouts must exist as long as it is used.
-using KeptTransfer = std::shared_ptr<struct PlannedTransfer>;
+/// The plan of a transfer that is made again and again. device::transfer() makes it at the first time, and another one
+/// where the arguments differ. Layouts are compared by their addresses: once one of them is freed, the plan may not be
+/// passed again, since another layout may get the address. One thread at a time may use a variable of this type.
+using KeptPlan = std::shared_ptr<struct PlannedTransfer>;
 
 /// The two sides of a transfer of all of `from`'s bytes, as many as `to` has.
 struct SidePair {

@@ -17,21 +17,21 @@
 
 namespace gpudt::device {
 
-/// A pack or unpack of a message, or of a range of it.
+/// Packs or unpacks bytes [begin, end) of a message's packed stream.
 struct Packing {
   Direction direction;
   const datatype::Layout* layout;  ///< null: contiguous
   datatype::Shape shape;
-  void* user;
+  void* user;  ///< the address to which the offsets of `shape` are relative
   std::int64_t begin, end;
-  void* packed;
-  MemoryKind packed_kind;
-  bool peer = false;  ///< one side is, or may be, memory of another GPU or process
+  void* packed;            ///< where byte `begin` of the packed stream lies
+  MemoryKind packed_kind;  ///< host also for another GPU's memory that kernels may not reach (Engine::copy())
+  bool peer = false;       ///< one side is, or may be, memory of another GPU or process
 
   std::int64_t bytes() const { return end - begin; }
 };
 
-/// A move from one layout to another; neither is contiguous.
+/// Moves the first bytes_ bytes of a message from one layout to another; neither is contiguous.
 struct LayoutTransfer {
   Side from, to;
   datatype::Shape from_shape, to_shape;
@@ -62,28 +62,28 @@ inline bool kernels_reach(const LayoutTransfer&) {
   return true;
 }
 
-/// What Engine::transfer() was asked for.
+/// The arguments of Engine::transfer(): a plan that is kept is used again only if they are equal.
 struct TransferRequest {
   Side from, to;
   std::int64_t begin, end;
   bool within;
-  std::uint64_t generation;  ///< of the GPU's context: programs of layouts are lost with it
+  std::uint64_t generation;  ///< number of the GPU's context: copies of layouts on the GPU are lost with it
 
   bool operator==(const TransferRequest&) const = default;
 };
 
-/// A transfer as it was planned. The queue shares it, and a KeptTransfer if it is made again.
+/// The plan of a transfer. The queue and the persistent kernel hold it and, if the transfer is made again, a KeptPlan.
 struct PlannedTransfer {
   const bool batchable;    ///< several can be launched by one kernel
   const bool residential;  ///< the GPU's persistent kernel can do it
   // Guarded by the channel's queue_mutex.
-  bool has_programs = false;      ///< `job` is there, and the layouts that it reads are on the GPU
+  bool job_is_final = false;      ///< `job` is there, and so are the layouts on the GPU that it reads
   int blocks = 0;                 ///< thread blocks of `job`
-  std::optional<BatchJob> job{};  ///< without its completion, once it has been needed
+  std::optional<BatchJob> job{};  ///< made when first needed; copies of it get the completion of each launch
   bool forecast_lasts = false;    ///< `forecast` depends on `work` alone
   std::unique_ptr<const Forecast> forecast{};
 
-  TransferRequest request{};  ///< of a KeptTransfer
+  TransferRequest request{};  ///< set before a KeptPlan refers to the plan
   const Work work;
 
   PlannedTransfer(const Work& its_work, bool is_batchable, bool is_residential)
@@ -96,13 +96,14 @@ using PlannedRef = std::shared_ptr<PlannedTransfer>;
 
 /// Work of the persistent kernel (resident.hpp).
 using ResidentWork = std::variant<PlannedRef, ShortReduction, ShortCopies>;
-/// What that kernel has been given and has not done: it must be launched.
+/// Work that was given to the persistent kernel, which has ended without doing it: it must be launched in another way.
 struct TakenBack {
   ResidentWork work;
   Transfer::State* state;
 };
 
-/// A transfer that is launched later, perhaps with others. Its state remains lent out until then.
+/// A transfer that is launched later, perhaps with others. `state` belongs to its Transfer, whose destructor waits for
+/// the launch and the end, or removes this entry while the transfer waits for `after`.
 struct Queued {
   PlannedRef plan;
   Transfer::State* state;

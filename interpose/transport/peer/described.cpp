@@ -82,7 +82,7 @@ void note_source(int index, const DeviceBuffer& operand, int other) {
 }
 
 MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu, const datatype::LayoutRef& into,
-                    device::KeptTransfer& transfer) {
+                    device::KeptPlan& plan) {
   MappedBuffer found;
   device::KnownMapping mapping;
   {
@@ -92,7 +92,7 @@ MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu, 
     if (known == nullptr || known->version != descriptor.from_version || known->gpu != gpu) return {};
     mapping = known->mapping;
     found = {known->layout.lock(), known->count, {}, known->user};
-    if (is_same(known->into, into)) transfer = known->transfer;
+    if (found.layout != nullptr && is_same(known->into, into)) plan = known->plan;
   }
   if (found.layout == nullptr) return {};
   // Contiguous data of different lengths have the same description.
@@ -108,13 +108,13 @@ void remember(int rank, int index, const Descriptor& descriptor, int gpu, const 
              derived.user});
 }
 
-void remember_transfer(int rank, int index, const Descriptor& descriptor, const datatype::LayoutRef& into,
-                       const device::KeptTransfer& transfer) {
+void remember_plan(int rank, int index, const Descriptor& descriptor, const datatype::LayoutRef& into,
+                   const device::KeptPlan& plan) {
   const LockGuard lock(world->mutex);
   ReceivedDescription* const known =
       entry_of(world->neighbours[static_cast<std::size_t>(rank)].received_descriptions, index);
   if (known == nullptr || known->version != descriptor.from_version) return;
-  known->transfer = transfer;
+  known->plan = plan;
   known->into = into;
 }
 

@@ -1,14 +1,15 @@
-// Descriptions of buffers that are kept from message to message, since programs send the same buffers again and again.
-// The sender keeps in mind which buffer each of its descriptors describes, and does not export the memory nor write the
-// description again; its cache lines stay in both processors' caches. The receiver keeps the layout and the mapping
-// that it has derived from a description, and does not parse or map anything again.
+// Programs send the same buffers again and again, so that descriptions of buffers are kept from message to message. The
+// sender remembers which buffer each of its descriptors describes. For the same buffer it neither exports the memory
+// nor writes the description again: the cache lines of the description stay in both processors' caches. The receiver
+// remembers the layout and the mapping that it has derived from a description, while they exist, and the plan of the
+// transfer, and need not parse, map or plan anything again.
 #pragma once
 
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose::peer {
 
-/// Stores a value unless it is there: a cache line that does not change stays in the other process's caches, too.
+/// Stores a value unless `place` has it: a cache line that is not written stays in the other process's caches, too.
 template <class Value>
 void store_if_different(std::atomic<Value>& place, Value value) {
   if (place.load(std::memory_order_relaxed) != value) place.store(value, std::memory_order_relaxed);
@@ -16,30 +17,33 @@ void store_if_different(std::atomic<Value>& place, Value value) {
 
 // --- sender: descriptors of this process, for messages to process `other` --------------------------------------------
 
-/// The index of the descriptor that was taken last for a buffer of this address and receiver, by a hash: a guess, which
-/// may be another buffer's or in use. Negative: none.
+/// The descriptor to try first: the one last noted for the hash of this buffer's address and `other`. It may describe
+/// another buffer, or be in use. Negative: none.
 int descriptor_for(const DeviceBuffer& operand, int other) REQUIRES(world->mutex);
+/// Notes for descriptor_for() which descriptor was taken.
 void note_index(int index, const DeviceBuffer& operand, int other) REQUIRES(world->mutex);
-/// Whether descriptor `index` describes this operand for that receiver, so that nothing need be written. May call the
-/// driver.
+/// Whether descriptor `index` still describes this operand for process `other`: its layout is there, and the memory is
+/// the same allocation. Then nothing need be written. May ask the CUDA driver.
 bool is_described(int index, const DeviceBuffer& operand, int other) EXCLUDES(world->mutex);
 /// Writes `from` into the descriptor and increments its version, if it differs from what is there. Until note_source()
 /// is called, is_described() is false.
 void update_description(int index, const RemoteBuffer& from) EXCLUDES(world->mutex);
-/// Remembers that the descriptor describes this operand, if is_described() can verify that later.
+/// Remembers that the descriptor describes this operand. Not for long layouts, memory in pieces, and memory of which
+/// receivers are not told when it is freed: is_described() could not check these later.
 void note_source(int index, const DeviceBuffer& operand, int other) EXCLUDES(world->mutex);
 
 // --- receiver: descriptors of process `rank` -------------------------------------------------------------------------
 
-/// The layout and the mapping for GPU `gpu` that were derived from this version of the description. `mapping` is empty
-/// if there are none, or if one of them is gone. `transfer` becomes that of the latest message, if it was received into
-/// a buffer of layout `into`. May wait for a mapping that is being closed.
+/// What remember() was given for this version of the description and GPU `gpu`. The result has no mapping if there is
+/// nothing, or if the layout or the mapping is gone. If the latest message was received into a buffer of layout `into`,
+/// sets `plan` to that of its transfer, else leaves it unchanged. May wait for a mapping that is being closed.
 MappedBuffer recall(int rank, int index, const Descriptor& descriptor, int gpu, const datatype::LayoutRef& into,
-                    device::KeptTransfer& transfer) EXCLUDES(world->mutex);
+                    device::KeptPlan& plan) EXCLUDES(world->mutex);
+/// Remembers what was derived from the description, in place of all that was remembered of this descriptor.
 void remember(int rank, int index, const Descriptor& descriptor, int gpu, const MappedBuffer& derived)
     EXCLUDES(world->mutex);
-/// Adds to what is remembered how a message was transferred into a buffer of layout `into`.
-void remember_transfer(int rank, int index, const Descriptor& descriptor, const datatype::LayoutRef& into,
-                       const device::KeptTransfer& transfer) EXCLUDES(world->mutex);
+/// Adds the plan of the transfer into a buffer of layout `into`.
+void remember_plan(int rank, int index, const Descriptor& descriptor, const datatype::LayoutRef& into,
+                   const device::KeptPlan& plan) EXCLUDES(world->mutex);
 
 }  // namespace gpudt::interpose::peer

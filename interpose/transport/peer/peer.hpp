@@ -274,6 +274,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   bool fetch_from_memory();
   bool fetch_mapped();
   bool fetch_what_is_ready();
+  device::Transfer fetch_to_gpu(const device::Side& to, std::int64_t end);
   device::Transfer fetch_up_to(std::int64_t end);
   void abandon_copies(const device::Error& why);
   bool is_on_host() const { return target_.ordinal < 0; }  ///< the receive buffer
@@ -305,7 +306,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   int gpu_ = -1;                           ///< which fetches the data
   std::int64_t wanted_ = 0, fetched_ = 0;  ///< bytes
   MappedBuffer senders_;                   ///< if the data are fetched
-  device::KeptTransfer transfer_;          ///< of the latest message that this descriptor described in the same way
+  device::KeptPlan plan_;                  ///< of the latest message from these data into a buffer of this layout
   peer::PublishedRef published_;           ///< the layout of into_, if it is long and the sender has been asked
   device::Staging buffered_;               ///< a short message that the sender has moved to the segment
   std::list<device::Transfer, RecyclingAllocator<device::Transfer>> transfers_;  ///< under way, oldest first

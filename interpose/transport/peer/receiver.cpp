@@ -204,9 +204,10 @@ bool RendezvousReceiver::fetch_to_host() try {
 
 bool RendezvousReceiver::fetch_from_memory() {
   const datatype::LayoutRef& into = into_.info->layout_ref();
-  if (MappedBuffer known = recall(segment_->rank, id_.index, descriptor_, gpu_, into, transfer_); known.mapping) {
+  if (MappedBuffer known = recall(segment_->rank, id_.index, descriptor_, gpu_, into, plan_); known.mapping) {
     senders_ = std::move(known);
   } else {
+    plan_ = {};  // the new layout may have the address of one that is gone
     if (!learn_layout(segment_, *segment_, descriptor_, descriptor_.from, senders_))
       lost("the sender's layout is damaged");
     if (!map_memory(gpu_, segment_, descriptor_.from, senders_)) return false;
@@ -268,17 +269,19 @@ void RendezvousReceiver::take_back() {
   while (descriptor_.state.load() == State::putting && !segment_.orphaned()) std::this_thread::yield();
 }
 
+/// Keeps the plan of a transfer of the whole message.
+device::Transfer RendezvousReceiver::fetch_to_gpu(const device::Side& to, std::int64_t end) {
+  if (fetched_ != 0 || end != wanted_) return device::transfer(gpu_, senders_.side(), to, fetched_, end);
+  const device::KeptPlan known = plan_;
+  device::Transfer fetch = device::transfer(gpu_, senders_.side(), to, 0, end, {}, /*within=*/false, &plan_);
+  if (plan_ != known) remember_plan(segment_->rank, id_.index, descriptor_, into_.info->layout_ref(), plan_);
+  return fetch;
+}
+
 /// Throws device::Error, also if the runtime refuses to copy to the host.
 device::Transfer RendezvousReceiver::fetch_up_to(std::int64_t end) {
   const device::Side to = {target_.layout, target_.count, target_.user};
-  if (!is_on_host()) {
-    if (fetched_ != 0 || end != wanted_) return device::transfer(gpu_, senders_.side(), to, fetched_, end);
-    const device::PlannedTransfer* const known = transfer_.get();
-    device::Transfer fetch = device::transfer(gpu_, senders_.side(), to, 0, end, {}, /*within=*/false, &transfer_);
-    if (transfer_.get() != known)
-      remember_transfer(segment_->rank, id_.index, descriptor_, into_.info->layout_ref(), transfer_);
-    return fetch;
-  }
+  if (!is_on_host()) return fetch_to_gpu(to, end);
   device::Transfer copy = device::copy_to_host(gpu_, senders_.side(), to, fetched_, end);
   if (!copy) throw device::Error(device::Failure::runtime, "the copy engine cannot be had");
   return copy;
