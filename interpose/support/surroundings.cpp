@@ -91,15 +91,17 @@ bool has_mps(const std::string& root) {
   return exists(root + (folder == nullptr || *folder == '\0' ? "/tmp/nvidia-mps" : folder) + "/control");
 }
 
-/// The value of kernel.yama.ptrace_scope; 0 without Yama, and for processes with the capability CAP_SYS_PTRACE, which
-/// root has outside of containers.
+/// The value of kernel.yama.ptrace_scope; 0 without Yama, and where it does not matter: with the capability
+/// CAP_SYS_PTRACE, which root has outside of containers, a process may read others' memory unless the value is 3.
 int ptrace_scope(const std::string& root) {
   constexpr unsigned sys_ptrace = 19;  // the number of CAP_SYS_PTRACE
+  constexpr int nobody_may = 3;
+  const int scope = number_of(root + "/proc/sys/kernel/yama/ptrace_scope", 0);
   std::ifstream status(root + "/proc/self/status");
-  for (std::string name, value; status >> name;)
+  for (std::string name, value; scope != nobody_may && status >> name;)
     if (name == "CapEff:" && status >> value && (std::strtoull(value.c_str(), nullptr, 16) >> sys_ptrace & 1) != 0)
       return 0;
-  return number_of(root + "/proc/sys/kernel/yama/ptrace_scope", 0);
+  return scope;
 }
 
 std::int64_t most_locked_memory() {
