@@ -11,6 +11,7 @@ import argparse
 import collections
 import concurrent.futures
 import functools
+import json
 import os
 import pathlib
 import re
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-from commands import ROOT, commands
+from commands import ROOT, compiled_as_one
 
 FOLDERS = ("base", "datatype", "device", "interpose")
 WARNINGS = ["-Wthread-safety", "-Wexit-time-destructors"]
@@ -50,16 +51,19 @@ def flags_of(words):
 
 
 def sources(build):
-    """The sources to be analysed, and the flags of all their targets together, which do not contradict each other."""
-    names, flags = [], []
-    for entry in commands(build):
-        file = pathlib.Path(entry["file"])
-        name = file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else ""
-        if name.split("/")[0] not in FOLDERS or file.suffix != ".cpp":
-            continue
-        names.append(name)
-        flags += flags_of(shlex.split(entry["command"]))
-    return sorted(set(names)), list(dict.fromkeys(flags))
+    """The sources to be analysed; what clang is to compile, which may be a file that includes several of them; and the
+    flags of all their targets together, which do not contradict each other."""
+    names, units, flags = [], [], []
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        file = build / entry["file"]
+        pieces = compiled_as_one(file) or [file.resolve()]
+        ours = [piece for piece in pieces if piece.is_relative_to(ROOT) and piece.suffix == ".cpp"
+                and piece.relative_to(ROOT).parts[0] in FOLDERS]
+        if ours:
+            names += [piece.relative_to(ROOT).as_posix() for piece in ours]
+            units += [file] if ours == pieces else ours
+            flags += flags_of(shlex.split(entry["command"]))
+    return sorted(set(names)), list(dict.fromkeys(units)), list(dict.fromkeys(flags))
 
 
 def clang(build, *words):
@@ -87,21 +91,21 @@ def main():
     build = ROOT / parser.parse_args().build
     if not (build / "compile_commands.json").exists():
         sys.exit(f"clang_warnings.py: {build} is no build folder of Meson's: scripts/test.sh makes one")
-    names, flags = sources(build)
+    names, units, flags = sources(build)
     failed = 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         headers = precompiled(build, pathlib.Path(folder), names, flags)
         command = [build, "-fsyntax-only", *FLAGS, *flags]
 
-        def look_at(name):
+        def look_at(unit):
             """A name of the source's own may be one of a header that it does not include: then without those."""
-            run = clang(*command, "-include-pch", str(headers), str(ROOT / name))
-            return run if run.returncode == 0 else clang(*command, str(ROOT / name))
+            run = clang(*command, "-include-pch", str(headers), str(unit))
+            return run if run.returncode == 0 else clang(*command, str(unit))
 
-        for run in pool.map(look_at, names):
+        for run in pool.map(look_at, units):
             failed += run.returncode != 0
             sys.stderr.write(run.stderr)
-    print(f"locks and static objects: {len(names)} files, {failed} with faults")
+    print(f"locks and static objects: {len(names)} files, compiled as {len(units)}, {failed} with faults")
     return 1 if failed or not names else 0
 
 
