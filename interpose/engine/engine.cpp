@@ -153,8 +153,7 @@ void engine_settle() {
 
 void engine_let_poll_end() {
   if (inside) return;  // called by an error handler
-  while (!take()) {
-  }
+  while (!take()) sched_yield();
   busy.store(false, std::memory_order_release);
 }
 
