@@ -47,6 +47,7 @@ class Region {
  private:
   void unpack(std::vector<char>& image, const Stream& packed) const;
   void mark(bool undefined, std::vector<char>& bytes) const;
+  bool differs(const std::vector<char>& found, const std::vector<char>& wanted, bool data_too) const;
   std::string compare(const std::vector<char>& wanted, bool data_too) const;
 
   std::vector<Block> blocks_;

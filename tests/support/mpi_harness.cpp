@@ -306,8 +306,9 @@ void unpack_into(Image& image, const Type& type, std::int64_t count, const Strea
   PMPI_Unpack(first.data(), static_cast<int>(full), &position, image.base(), as_count(count), type, world());
   position = 0;
   PMPI_Unpack(second.data(), static_cast<int>(full), &position, other.base(), as_count(count), type, world());
-  for (std::size_t i = 0; i < before.size(); ++i)
-    if (image.bytes()[i] != other.bytes()[i]) image.bytes()[i] = before[i];
+  char* const bytes = image.bytes().data();
+  const char* const others = other.bytes().data();
+  for (std::size_t i = 0; i < before.size(); ++i) bytes[i] = bytes[i] != others[i] ? before[i] : bytes[i];
 }
 
 // --- buffers ---------------------------------------------------------------------------------------------------------
