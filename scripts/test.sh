@@ -41,8 +41,10 @@ install_mpi() {
 }
 
 mpich_5=mpich==5.0.2
-# Hardly optimised, and eight files of a test at once: it is for these tests alone, and built sooner.
-quick_build="-Dcuda=disabled -Dprograms=false -Doptimization=1 -Db_pch=true -Dunity=on -Dunity_size=8"
+# Hardly optimised, eight files of a test at once, and GCC takes 1 GB before it looks for memory to use again: it is for
+# these tests alone, and built sooner.
+quick_build="-Dcuda=disabled -Dprograms=false -Doptimization=1 -Db_pch=true -Dunity=on -Dunity_size=8
+  -Dcpp_args=--param=ggc-min-heapsize=1000000"
 
 prefix=() short=no rebuild=(--no-rebuild)
 if [ "${1:-}" = --sanitize ]; then

@@ -15,8 +15,8 @@ cd "$root"
 
 commands=$(mktemp -d)
 trap 'rm -rf "$commands"' EXIT
-# Without what is said of precompiled headers, which are GCC's: each file includes what it uses.
-"$root/scripts/check/commands.py" "$build" | sed -E 's/ -include [^ ]*precompiled\.hpp//; s/ -fpch-preprocess//; s/ -Winvalid-pch//' \
+# Without what is for GCC alone, its memory and precompiled headers: each file includes what it uses.
+"$root/scripts/check/commands.py" "$build" | sed -E 's/ -include [^ ]*precompiled\.hpp//; s/ -fpch-preprocess//; s/ -Winvalid-pch//; s/ --param=[^ ]*//' \
   >"$commands/compile_commands.json"
 
 folders=(datatype device initiated interpose pingpong)
