@@ -214,7 +214,8 @@ TEST_CASE("short blocks are copied by the persistent kernel", "[device]") {
   from.fill();
   const std::vector<unsigned char> given = from.now();
   std::mt19937 random(5);
-  for (int round = 0; round < 60; ++round) {
+  constexpr int by_it = 11;  // on a busy machine it starts late
+  for (int round = 0; round < 60 || (device::movements().resident < by_it && round < 6000); ++round) {
     to.fill();
     std::vector<unsigned char> expected = to.now();
     std::vector<device::BlockCopy> copies;
@@ -231,7 +232,7 @@ TEST_CASE("short blocks are copied by the persistent kernel", "[device]") {
     device::about_to_wait(device::WaitKind::group);
     CHECK(to.now() == expected);
   }
-  CHECK(device::movements().resident > 10);
+  CHECK(device::movements().resident >= by_it);
 }
 
 TEST_CASE("sums of several buffers to several buffers", "[device]") {
