@@ -13,6 +13,8 @@
 #   --sanitize  builds with this sanitizer, in a folder of its own, without CUDA; without further arguments, runs the
 #               tests that are for it: those with several threads, or the unit tests and those under mpirun
 # e.g. test.sh --suite unit; test.sh peer; test.sh --mpich; test.sh --sanitize thread
+# In the environment: MESON_ARGS, options for a build folder that is made now (without any, files are compiled by
+# themselves: MESON_ARGS= test.sh)
 set -uo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -113,6 +115,8 @@ elif [ "${1:-}" = --all ]; then
   run_over_all "$@"
   exit
 else
+  # A build folder that is made now: several files are compiled as one, as in CI, in a third of the time.
+  export MESON_ARGS=${MESON_ARGS--Db_pch=true -Dunity=on -Dunity_size=8}
   # In MPI_Finalize without gpudt, Open MPI 4 may use freed memory (docs/mpi-faults.md). Meson has it overwritten, unless this
   # is set, and the process then ends now and then. Uses of ours are found over MPICH and by --sanitize address.
   export MALLOC_PERTURB_=${MALLOC_PERTURB_:-0}
