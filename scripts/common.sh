@@ -11,6 +11,9 @@ esac
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${BUILD_DIR:-$root/build}
+# Options for a build folder that is made once: several files are compiled as one, in a third of the time.
+# shellcheck disable=SC2034  # for the scripts that this is sourced by
+several_at_once="-Db_pch=true -Dunity=on -Dunity_size=8"
 
 say() { printf '== %s\n' "$*"; }
 die() {

@@ -38,14 +38,12 @@ fi
 "$root/scripts/setup.sh"
 say "build: $build"
 if [ ! -f "$build/build.ninja" ]; then
-  # Several files are compiled as one: that is sooner for a build that is made once.
   cuda=(-Dcuda=disabled -Doptimization=1)  # soon there; its times mean nothing
   if [ "$on_gpu" = yes ]; then
     cuda=(-Dgpu_archs="$(gpu_architecture)")
   fi
   # shellcheck disable=SC2086  # several arguments
-  meson setup "$build" "$root" -Dtests=false -Dinitiated=disabled -Db_pch=true -Dunity=on -Dunity_size=8 \
-    "${cuda[@]}" ${MESON_ARGS:-}
+  meson setup "$build" "$root" -Dtests=false -Dinitiated=disabled $several_at_once "${cuda[@]}" ${MESON_ARGS:-}
 fi
 ninja -C "$build" libgpudt-pmpi.so.0 libgpudt-sim.so pingpong/gpudt-pingpong
 

@@ -43,9 +43,9 @@ install_mpi() {
 }
 
 mpich_5=mpich==5.0.2
-# Hardly optimised, eight files of a test at once, and GCC takes 1 GB before it looks for memory to use again: it is for
-# these tests alone, and built sooner.
-quick_build="-Dcuda=disabled -Dprograms=false -Doptimization=1 -Db_pch=true -Dunity=on -Dunity_size=8
+# Hardly optimised, and GCC takes 1 GB before it looks for memory to use again: it is for these tests alone, and built
+# sooner.
+quick_build="-Dcuda=disabled -Dprograms=false -Doptimization=1 $several_at_once
   -Dcpp_args=--param=ggc-min-heapsize=1000000"
 
 prefix=() short=no rebuild=(--no-rebuild)
@@ -115,8 +115,7 @@ elif [ "${1:-}" = --all ]; then
   run_over_all "$@"
   exit
 else
-  # A build folder that is made now: several files are compiled as one, as in CI, in a third of the time.
-  export MESON_ARGS=${MESON_ARGS--Db_pch=true -Dunity=on -Dunity_size=8}
+  export MESON_ARGS=${MESON_ARGS-$several_at_once}  # for a build folder that is made now, as in CI
   # In MPI_Finalize without gpudt, Open MPI 4 may use freed memory (docs/mpi-faults.md). Meson has it overwritten, unless this
   # is set, and the process then ends now and then. Uses of ours are found over MPICH and by --sanitize address.
   export MALLOC_PERTURB_=${MALLOC_PERTURB_:-0}
