@@ -31,6 +31,7 @@ constexpr int sizes[] = {5000, 9000, 30000, 65536, 70000, 100000, 150000, 250000
 constexpr long staging_of_chance = 4 << 20;
 constexpr std::size_t busy_bytes = 4 << 20;
 constexpr int default_busy = 12;  ///< pieces of the program's own work, unless GPUDT_TEST_BUSY says otherwise
+constexpr int most_busy = 120;    ///< where that is too little, as on a machine that does other work
 
 int rank = 0, ranks = 0;
 long wrong = 0, busy_after = 0;
@@ -157,14 +158,19 @@ class Work {
     for (int i = 0; data_ != nullptr && i < pieces_; ++i)
       check(cudaMemsetAsync(data_, i, busy_bytes, nullptr), "cudaMemsetAsync");
   }
-  /// Notes whether it is still under way.
-  void look() const {
-    if (data_ != nullptr && cudaStreamQuery(nullptr) == cudaErrorNotReady) ++busy_after;
+  /// Notes whether it is still under way; if it hardly ever is, there will be more of it.
+  void look() {
+    if (data_ == nullptr) return;
+    if (cudaStreamQuery(nullptr) == cudaErrorNotReady)
+      ++busy_after;
+    else if (++idle_after_ > 16 * (busy_after + 1) && pieces_ < most_busy)
+      ++pieces_;
   }
 
  private:
   void* data_ = nullptr;
-  const int pieces_ = setting("GPUDT_TEST_BUSY", default_busy);
+  int pieces_ = setting("GPUDT_TEST_BUSY", default_busy);
+  long idle_after_ = 0;
 };
 
 /// What all ranks know of a round.
@@ -182,7 +188,7 @@ int previous() {
   return (rank + ranks - 1) % ranks;
 }
 
-void send_both_ways(const Round& round, const Work& work) {
+void send_both_ways(const Round& round, Work& work) {
   // What goes up is of another size than what goes down.
   const auto size_from = [&](int from) { return from % 2 == 0 ? round.bytes : round.other; };
   const Memory out(size_from(rank), round.value(rank)), in(size_from(previous()), 255);
@@ -201,7 +207,7 @@ void send_both_ways(const Round& round, const Work& work) {
 }
 
 /// Requests that live for some rounds of their own.
-void persist(const Round& round, const Work& work) {
+void persist(const Round& round, Work& work) {
   const Memory out(round.bytes, round.value(rank)), in(round.bytes, 255);
   MPI_Request requests[2];
   MPI_Send_init(out.data(), out.bytes(), MPI_BYTE, next(), 2, MPI_COMM_WORLD, &requests[0]);
@@ -216,7 +222,7 @@ void persist(const Round& round, const Work& work) {
   in.expect(0, in.bytes(), round.value(previous()), round.wholly());
 }
 
-void reduce(const Round& round, const Work& work) {
+void reduce(const Round& round, Work& work) {
   const Memory in(round.bytes, 1), out(round.bytes, 255);
   work.start();
   if (round.number % 2 == 0) {
@@ -230,7 +236,7 @@ void reduce(const Round& round, const Work& work) {
   out.expect(0, round.bytes, ranks, round.wholly());
 }
 
-void exchange(const Round& round, const Work& work) {
+void exchange(const Round& round, Work& work) {
   const Memory out(round.bytes * ranks, round.value(rank)), in(round.bytes * ranks, 255);
   work.start();
   MPI_Alltoall(out.data(), round.bytes, MPI_BYTE, in.data(), round.bytes, MPI_BYTE, MPI_COMM_WORLD);
@@ -239,7 +245,7 @@ void exchange(const Round& round, const Work& work) {
     in.expect(from * round.bytes, round.bytes, round.value(from), round.wholly());
 }
 
-void access(const Round& round, const Work& work) {
+void access(const Round& round, Work& work) {
   const Memory exposed(round.bytes, 255), out(round.bytes, round.value(rank));
   MPI_Win window = MPI_WIN_NULL;
   MPI_Win_create(exposed.data(), round.bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
@@ -256,7 +262,7 @@ void access(const Round& round, const Work& work) {
 
 struct Way {
   const char* name;
-  void (*take)(const Round&, const Work&);
+  void (*take)(const Round&, Work&);
   bool exact;         ///< not a byte more may be taken
   bool busy = false;  ///< the GPU works while MPI is called
 };
@@ -299,7 +305,7 @@ long kept_of_one_buffer() {
 }
 
 /// Rounds first, last - 1.
-void run(const Way& way, int first, int last, std::mt19937& random, const Work& work) {
+void run(const Way& way, int first, int last, std::mt19937& random, Work& work) {
   const int scale = setting("GPUDT_TEST_SCALE", 1);
   for (int number = first; number < last; ++number) {
     const int bytes = scale * sizes[random() % std::size(sizes)], other = scale * sizes[random() % std::size(sizes)];
@@ -313,8 +319,8 @@ long more_files = 0;  ///< open in the end than after the first half
 /// memory that it needs, also for what messages do not do in every round, with and without work beside them.
 long run(const Way& way, int rounds) {
   std::mt19937 random(20261127);
-  const Work work(way.busy), beside(true);
-  for (const Work* each : {&work, &beside}) run(ways[0], 0, 100, random, *each);
+  Work work(way.busy), beside(true);
+  for (Work* each : {&work, &beside}) run(ways[0], 0, 100, random, *each);
   run(way, 0, rounds / 2, random, work);
   const long files = open_files();
   long kept = 0;
