@@ -9,20 +9,6 @@ namespace {
 
 constexpr std::int32_t widest_word = 16;
 
-using Limits = std::numeric_limits<std::int64_t>;
-
-std::int64_t saturated_product(std::int64_t a, std::int64_t b) {
-  std::int64_t product = 0;
-  if (!__builtin_mul_overflow(a, b, &product)) return product;
-  return (a < 0) == (b < 0) ? Limits::max() : Limits::min();
-}
-
-std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  if (!__builtin_add_overflow(a, b, &sum)) return sum;
-  return a < 0 ? Limits::min() : Limits::max();
-}
-
 /// The largest power of two, at most widest_word, that divides everything or-ed into `mask`.
 std::int32_t alignment(std::uint64_t mask) {
   mask |= widest_word;
@@ -67,12 +53,6 @@ const char* shape_kind_name(ShapeKind kind) {
       return "general";
   }
   return "unknown";
-}
-
-Span Layout::span(std::int64_t count) const {
-  const std::int64_t last = saturated_product(count - 1, extent_);
-  return {saturated_sum(true_lb_, std::min<std::int64_t>(0, last)),
-          saturated_sum(true_ub_, std::max<std::int64_t>(0, last))};
 }
 
 Shape Layout::shape(std::int64_t count) const {

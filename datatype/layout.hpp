@@ -9,8 +9,10 @@
 // user gives to MPI (they may be negative, or absolute addresses with MPI_BOTTOM).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -80,6 +82,19 @@ Program program_of(const void* serialised);
 /// header of the original.
 Program program_at(const void* copy, std::int64_t node_count);
 
+/// At most the limits of the type.
+inline std::int64_t saturated_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  if (!__builtin_mul_overflow(a, b, &product)) return product;
+  return (a < 0) == (b < 0) ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
+}
+
+inline std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return a < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+}
+
 /// Bytes of a buffer, relative to the address that the user gives to MPI.
 struct Span {
   std::int64_t begin = 0, end = 0;
@@ -112,7 +127,11 @@ class Layout {
   }
 
   /// From the first byte that `count` elements touch to the last; at most to the limits of std::int64_t.
-  Span span(std::int64_t count) const;
+  Span span(std::int64_t count) const {
+    const std::int64_t last = saturated_product(count - 1, extent_);
+    return {saturated_sum(true_lb_, std::min<std::int64_t>(0, last)),
+            saturated_sum(true_ub_, std::max<std::int64_t>(0, last))};
+  }
 
   /// Header, nodes and lookaside buffer in one block, 16-byte aligned.
   std::span<const std::byte> serialised() const;

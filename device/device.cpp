@@ -19,16 +19,6 @@
 namespace gpudt::device {
 namespace {
 
-std::atomic<bool> streams_used{false};  ///< prepare_for_streams()
-
-/// True also in programs that enqueue nothing, where the first transfer uploads the layout.
-bool prepare_within(std::chrono::milliseconds time, int ordinal, const datatype::Layout& layout) noexcept try {
-  if (streams_used.load(std::memory_order_relaxed)) current_engine().prepare_layout(ordinal, layout, time);
-  return true;
-} catch (const std::exception&) {
-  return false;
-}
-
 /// Returns ask(engine), or a value-initialised result if there is no engine.
 template <class Ask>
 auto of_engine(const Ask& ask) {
@@ -55,15 +45,6 @@ std::unique_ptr<Runtime> make_runtime(Choice choice) {
 }
 
 }  // namespace
-
-void about_to_wait(WaitKind kind) noexcept {
-  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->about_to_wait(kind);
-}
-
-void shared_with_others(int ordinal, bool yields) noexcept {
-  if (Engine* const engine = process_engine.load(std::memory_order_acquire))
-    engine->shared_with_others(ordinal, yields);
-}
 
 void start(const Config& config) {
   if (process_engine.load()) throw Error(Failure::runtime, "the GPU runtime is already in use");
@@ -134,16 +115,6 @@ std::vector<VisibleGpu> visible_gpus() {
   return of_engine([&](const Engine& engine) { return engine.runtime().visible_gpus(); });
 }
 
-Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind,
-               const StreamMark& after) {
-  return current_engine().start(direction, ordinal, layout, count, user, begin, end, packed, packed_kind, after);
-}
-
-Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after) {
-  return current_engine().copy(ordinal, to, from, bytes, after);
-}
-
 int stream_gpu(void* stream) {
   return current_engine().runtime().stream_gpu(stream);
 }
@@ -163,16 +134,8 @@ void prepare_for_streams(int ordinal) {
     const LockGuard lock(gpu.reserve_mutex);
     if (!gpu.reserve) gpu.reserve = std::move(reserve);
   }
-  streams_used.store(true, std::memory_order_release);
+  detail::streams_used.store(true, std::memory_order_release);
   gpu.is_prepared.store(true, std::memory_order_release);
-}
-
-bool prepare_layout(int ordinal, const datatype::Layout& layout) noexcept {
-  return is_ordered_by_stream() || prepare_within(long_time, ordinal, layout);
-}
-
-bool prepare_beside_streams(int ordinal, const datatype::Layout& layout) noexcept {
-  return prepare_within(short_time, ordinal, layout);
 }
 
 bool is_captured(int ordinal, void* stream) {
@@ -259,56 +222,6 @@ void give_back_freed() noexcept try {
 
 PeerStatistics peer_statistics() noexcept {
   return of_engine([&](const Engine& engine) { return engine.peers().statistics(); });
-}
-
-Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                  const StreamMark& after, bool within, KeptPlan* kept) {
-  return current_engine().transfer(ordinal, from, to, begin, end, after, within, kept);
-}
-
-int gpu_to_host(const GpuId& owner) noexcept {
-  const Engine* const engine = process_engine.load(std::memory_order_acquire);
-  return engine != nullptr ? engine->gpu_to_host(owner) : -1;
-}
-
-bool is_pinned(int ordinal, const Side& side, std::int64_t bytes) {
-  return current_engine().is_pinned(ordinal, side, bytes);
-}
-
-bool copies_to_host(int ordinal, const Side& from, const Side& to, std::int64_t bytes) {
-  return current_engine().copies_to_host(ordinal, from, to, bytes);
-}
-
-Transfer copy_to_host(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
-  return current_engine().copy_to_host(ordinal, from, to, begin, end);
-}
-
-Transfer reduce(int ordinal, const Reduction& reduction) {
-  return current_engine().reduce(ordinal, reduction);
-}
-
-std::shared_ptr<PreparedTransfers> prepare(int ordinal, std::span<const SidePair> transfers) {
-  return current_engine().prepare(ordinal, transfers);
-}
-bool start(PreparedTransfers& prepared, std::vector<Transfer>& started) {
-  return current_engine().start(prepared, started);
-}
-
-Transfer copy_to_all(int ordinal, const void* from, std::span<void* const> to, std::int64_t bytes) {
-  // With one source nothing is combined.
-  return reduce(ordinal, {Operator::bor, Element::uint8, Result::total, bytes, {&from, 1}, to});
-}
-
-Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
-  return current_engine().copy_blocks(ordinal, copies);
-}
-
-double expected_packing_us(int ordinal, const datatype::Layout& layout, std::int64_t count) {
-  return packing_cost_us(current_engine().gpu(ordinal).tuning.model, layout, count);
-}
-
-bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count) {
-  return better_packed_for_peers(current_engine().gpu(ordinal).tuning.model, layout.shape(count), layout.span(count));
 }
 
 }  // namespace gpudt::device

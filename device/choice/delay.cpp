@@ -24,7 +24,7 @@ bool Delay::yields() const {
   return until != 0 && Clock::now().time_since_epoch().count() < until;
 }
 
-double Delay::expected_us() const {
+double Delay::late_us() const {
   return yields() ? std::max(seen_us(), lateness_.turn_us) : seen_us();
 }
 

@@ -18,7 +18,11 @@ class Delay {
 
   /// Microseconds by which a kernel or copy started now is expected to begin late; 0 unless one began late recently, or
   /// another process takes turns with this one on the GPU.
-  double expected_us() const;
+  double expected_us() const {
+    const bool on_time =
+        delay_us_.load(std::memory_order_relaxed) == 0 && turns_until_.load(std::memory_order_relaxed) == 0;
+    return on_time ? 0 : late_us();
+  }
 
   /// Another process has just used the GPU: for a while, kernels of this process are expected to wait for a time slice.
   void yield_turns();
@@ -36,6 +40,7 @@ class Delay {
   std::int64_t times() const { return times_.load(std::memory_order_relaxed); }  ///< late beginnings seen so far
 
  private:
+  double late_us() const;
   /// expected_us() without the effect of yield_turns().
   double seen_us() const;
 

@@ -25,10 +25,10 @@ std::string kind_name(StagingKind kind) {
 
 }  // namespace
 
-Staging::~Staging() {
+void Staging::give_back() noexcept {
   if (pool_)
     pool_->release(data_, chunk_);
-  else if (data_ != nullptr)
+  else
     ::operator delete(data_, ordinary_alignment);
 }
 

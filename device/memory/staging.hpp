@@ -24,7 +24,9 @@ class Staging {
     swap(taken);
     return *this;
   }
-  ~Staging();
+  ~Staging() {
+    if (data_ != nullptr) give_back();
+  }
   void* data() const { return data_; }  ///< for MPI: host-readable only if mapped. At least 256-byte aligned.
   std::size_t capacity() const { return capacity_; }
   MemoryKind memory_kind() const;
@@ -32,6 +34,7 @@ class Staging {
 
  private:
   friend class Pool;
+  void give_back() noexcept;
   void swap(Staging& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(data_, other.data_);

@@ -17,6 +17,7 @@
 #include "device/transfer/points.hpp"
 #include "device/transfer/prepared.hpp"
 #include "device/transfer/resident.hpp"
+#include "device/transfer/start.hpp"
 #include "device/transfer/upload.hpp"
 
 namespace gpudt::device {
@@ -26,8 +27,6 @@ namespace {
 constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
 /// Between GPUs longer transfers also take only microseconds: each kernel moves several messages of a stream.
 constexpr std::int64_t most_held_peer_bytes = Gathering::long_bytes;
-
-thread_local std::int64_t gathered_bytes = 0;  ///< the longest transfer that this thread gathers; 0: none
 
 bool is_batchable(const Gpu& gpu, const Packing& packing) {
   return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end, gpu.policy);
@@ -75,19 +74,16 @@ bool is_from_peer(const PlannedTransfer& plan) {
 
 /// Whether it may wait in the queue, to be launched with others.
 bool may_wait(const PlannedTransfer& plan, const Channel& channel) REQUIRES(channel.queue_mutex) {
-  if (!plan.batchable || (gathered_bytes == 0 && channel.idle())) return false;
+  if (!plan.batchable || (Gathering::longest() == 0 && channel.idle())) return false;
   const std::int64_t held = is_from_peer(plan) ? most_held_peer_bytes : most_held_bytes;
-  return plan.bytes() <= std::max(held, gathered_bytes);
+  return plan.bytes() <= std::max(held, Gathering::longest());
 }
 
 }  // namespace
 
-Gathering::Gathering(std::int64_t most_bytes) noexcept
-    : outer_(std::exchange(gathered_bytes, std::max(gathered_bytes, most_bytes))) {}
+constinit thread_local std::int64_t Gathering::gathered_bytes = 0;
 
-Gathering::~Gathering() {
-  gathered_bytes = outer_;
-  if (outer_ != 0) return;
+void Gathering::launch() noexcept {
   if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->launch_queued();
 }
 
@@ -137,8 +133,8 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const PlannedRef& plan, const
     return Transfer(std::move(state));
   }
   const bool waits = batches_wanted_ && may_wait(*plan, channel);
-  const bool residential = (gathered_bytes == 0 || !waits) && plan->residential;
-  const bool handed = residential && gathered_bytes == 0 && hand_over(gpu, channel, plan, *state);
+  const bool residential = (Gathering::longest() == 0 || !waits) && plan->residential;
+  const bool handed = residential && Gathering::longest() == 0 && hand_over(gpu, channel, plan, *state);
   if (residential && (handed || !waits)) note_short(gpu);
   if (handed) return Transfer(std::move(state));
   if (waits) {
@@ -308,6 +304,14 @@ bool Engine::start(PreparedTransfers& prepared, std::vector<Transfer>& started) 
     started.push_back(start_alone(here, [&]() -> BatchArgs& { return args; }));
   }
   return true;
+}
+
+std::shared_ptr<PreparedTransfers> prepare(int ordinal, std::span<const SidePair> transfers) {
+  return current_engine().prepare(ordinal, transfers);
+}
+
+bool start(PreparedTransfers& prepared, std::vector<Transfer>& started) {
+  return current_engine().start(prepared, started);
 }
 
 void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept {

@@ -192,10 +192,6 @@ void Channel::launched_too(Transfer::State& state) {
   latest_ = {state.flag, state.sequence};
 }
 
-void Channel::check_context() const {
-  watch_->check();
-}
-
 void Channel::check_lost() const {
   if (lost_) throw Error(Failure::runtime, ContextWatch::complaint(ordinal_));
 }

@@ -12,6 +12,7 @@
 #include "device/choice/delay.hpp"
 #include "device/kernels/kernel_args.hpp"
 #include "device/runtime/runtime.hpp"
+#include "device/transfer/context_watch.hpp"
 #include "device/transfer/points.hpp"
 #include "device/transfer/state.hpp"
 #include "device/transfer/work.hpp"
@@ -102,13 +103,16 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// probe is still running.
   void probe(double expected_us) noexcept REQUIRES(queue_mutex);
   static constexpr std::int64_t probe_bytes = 16;  ///< that a probe moves
-  void look_after_probe() noexcept;
+  void look_after_probe() noexcept {
+    if (probing_.load(std::memory_order_relaxed)) poll_probe();
+  }
+  void poll_probe() noexcept;
   void look_in_time() noexcept REQUIRES(queue_mutex);
 
   /// Throws if the work has failed.
   void check();
   /// Throws if the context has ended: the stream then no longer exists.
-  void check_context() const;
+  void check_context() const { watch_->check(); }
   /// Throws if the context had ended when the channel was closed.
   void check_lost() const;
   /// The number of the GPU's context, unique within the process.

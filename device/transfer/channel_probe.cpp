@@ -55,8 +55,7 @@ void Channel::look_in_time() noexcept {
   looks_left_ = probing_.load(std::memory_order_relaxed) ? looks_left_ - 1 : 0;
 }
 
-void Channel::look_after_probe() noexcept {
-  if (!probing_.load(std::memory_order_relaxed)) return;
+void Channel::poll_probe() noexcept {
   if (!probe_mutex_.try_lock()) return;
   const LockGuard lock(probe_mutex_, std::adopt_lock);
   if (!probing_.load(std::memory_order_relaxed)) return;

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <thread>
+#include <utility>
+
+#include "device/transfer/engine.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -100,6 +104,29 @@ void DefaultStream::forget_reached() {
     if (done) idle_.push_back(mark.word);
     return done;
   });
+}
+
+// --- marks ----------------------------------------------------------------------------------------------------------
+
+constinit thread_local bool detail::ordered_by_stream = false;
+
+OrderedByStream::OrderedByStream(bool ordered) : before_(std::exchange(detail::ordered_by_stream, ordered)) {}
+OrderedByStream::~OrderedByStream() {
+  detail::ordered_by_stream = before_;
+}
+
+StreamMark mark_default_stream(int ordinal) {
+  if (detail::ordered_by_stream) return {};
+  DefaultStream* const stream = current_engine().default_stream(ordinal);
+  return stream != nullptr ? StreamMark(ordinal, stream->mark()) : StreamMark();
+}
+
+bool StreamMark::is_reached() const {
+  return current_engine().default_stream(ordinal_)->reached(number_);
+}
+
+void StreamMark::wait() const {
+  while (!reached()) std::this_thread::yield();
 }
 
 }  // namespace gpudt::device

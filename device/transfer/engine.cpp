@@ -12,16 +12,15 @@
 #include "device/transfer/pageable_transfer.hpp"
 #include "device/transfer/points.hpp"
 #include "device/transfer/resident.hpp"
+#include "device/transfer/start.hpp"
 #include "device/transfer/upload.hpp"
 
 namespace gpudt::device {
 
 std::atomic<Engine*> process_engine{nullptr};
 
-Engine& current_engine() {
-  Engine* const engine = process_engine.load(std::memory_order_acquire);
-  if (!engine) throw Error(Failure::runtime, "no GPU runtime is in use");
-  return *engine;
+void detail::no_engine() {
+  throw Error(Failure::runtime, "no GPU runtime is in use");
 }
 
 Gpu::Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::shared_ptr<const ContextWatch> its_watch,
@@ -195,6 +194,15 @@ void Engine::prepare_layout(int ordinal, const datatype::Layout& layout, std::ch
     static_cast<void>(Upload::of(layout, ordinal).program(*this, here.channel(Direction::unpack), layout, time));
 }
 
+std::atomic<bool> detail::streams_used{false};
+
+bool detail::upload(int ordinal, const datatype::Layout& layout, std::chrono::milliseconds time) noexcept try {
+  current_engine().prepare_layout(ordinal, layout, time);
+  return true;
+} catch (const std::exception&) {
+  return false;
+}
+
 Movements Engine::movements() const {
   Movements sum = {kernels_.load(), copies_.load(), batches_.load(), batched_.load()};
   for (const std::atomic<Gpu*>& slot : gpus_)
@@ -209,6 +217,10 @@ Movements Engine::movements() const {
 void Engine::about_to_wait(WaitKind kind) noexcept {
   const Gpu* const gpu = recent_.load(std::memory_order_acquire);
   if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/!resident_late(*gpu));
+}
+
+void about_to_wait(WaitKind kind) noexcept {
+  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->about_to_wait(kind);
 }
 
 /// Whether the persistent kernel is not to be launched, because kernels start late.
@@ -237,6 +249,11 @@ void Engine::shared_with_others(int ordinal, bool yields) noexcept {
   for (const auto& channel : gpu->channels) channel->kernels.yield_turns();
 }
 
+void shared_with_others(int ordinal, bool yields) noexcept {
+  if (Engine* const engine = process_engine.load(std::memory_order_acquire))
+    engine->shared_with_others(ordinal, yields);
+}
+
 std::vector<std::string> Engine::cost_sources() const {
   std::vector<std::string> sources;
   for (const std::atomic<Gpu*>& slot : gpus_)
@@ -262,10 +279,16 @@ Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout&
   Gpu& here = gpu(ordinal);
   const MemoryKind kind = packed_kind ? *packed_kind : runtime_->classify(packed).kind;
   if (kind == MemoryKind::host)
-    return Transfer(std::make_unique<PageableTransfer>(*this, here, direction, Side{&layout, count, user}, begin, end,
-                                                       packed, after));
+    return Transfer(Transfer::PageableOwner(
+        new PageableTransfer(*this, here, direction, Side{&layout, count, user}, begin, end, packed, after)));
   const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed, kind};
   return this->begin(here, here.channel(direction), plan_for(here, packing), after);
+}
+
+Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
+               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind,
+               const StreamMark& after) {
+  return current_engine().start(direction, ordinal, layout, count, user, begin, end, packed, packed_kind, after);
 }
 
 Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after) {
@@ -285,6 +308,10 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   packing.packed = pack ? to : const_cast<void*>(from);
   Gpu& here = gpu(ordinal);
   return begin(here, here.channel(packing.direction), plan_for(here, packing), after);
+}
+
+Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after) {
+  return current_engine().copy(ordinal, to, from, bytes, after);
 }
 
 // --- from layout to layout -------------------------------------------------------------------------------------------
@@ -325,6 +352,11 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
   return this->begin(here, channel, *kept, after);
 }
 
+Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
+                  const StreamMark& after, bool within, KeptPlan* kept) {
+  return current_engine().transfer(ordinal, from, to, begin, end, after, within, kept);
+}
+
 // --- collectives -----------------------------------------------------------------------------------------------------
 
 /// Gives the persistent kernel work of a collective, of which no start delay is learnt: how long it takes depends on
@@ -354,6 +386,15 @@ Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
       here.resident ? shortened(reduction, here.policy) : std::nullopt);
 }
 
+Transfer reduce(int ordinal, const Reduction& reduction) {
+  return current_engine().reduce(ordinal, reduction);
+}
+
+Transfer copy_to_all(int ordinal, const void* from, std::span<void* const> to, std::int64_t bytes) {
+  // With one source nothing is combined.
+  return reduce(ordinal, {Operator::bor, Element::uint8, Result::total, bytes, {&from, 1}, to});
+}
+
 Transfer Engine::copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
   if (copies.empty() || copies.size() > most_block_copies)
     throw Error(Failure::runtime, "more blocks, or less, than a kernel copies");
@@ -361,6 +402,10 @@ Transfer Engine::copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
   return start_alone(
       here, [&] { return plan_block_copies(copies, here.traits.multiprocessors); },
       here.resident ? shortened(copies, resident_warps, here.policy) : std::nullopt);
+}
+
+Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
+  return current_engine().copy_blocks(ordinal, copies);
 }
 
 }  // namespace gpudt::device

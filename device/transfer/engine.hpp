@@ -227,7 +227,14 @@ class Engine {
 
 /// The process's engine, which start() makes and stop() ends (device.hpp); null: there is none.
 extern std::atomic<Engine*> process_engine;
+namespace detail {
+[[noreturn]] void no_engine();
+}
 /// Throws Error if there is none.
-Engine& current_engine();
+inline Engine& current_engine() {
+  Engine* const engine = process_engine.load(std::memory_order_acquire);
+  if (engine == nullptr) detail::no_engine();
+  return *engine;
+}
 
 }  // namespace gpudt::device

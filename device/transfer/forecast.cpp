@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/transfer/engine.hpp"
+#include "device/transfer/start.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -226,6 +227,14 @@ void Engine::trace(const Gpu& gpu, const Work& work, const Forecast& forecast, c
         trace_(text);
       },
       work);
+}
+
+double expected_packing_us(int ordinal, const datatype::Layout& layout, std::int64_t count) {
+  return packing_cost_us(current_engine().gpu(ordinal).tuning.model, layout, count);
+}
+
+bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count) {
+  return better_packed_for_peers(current_engine().gpu(ordinal).tuning.model, layout.shape(count), layout.span(count));
 }
 
 }  // namespace gpudt::device

@@ -28,13 +28,6 @@ constexpr std::uint32_t polls_per_yield = 64;
 constexpr std::size_t runs_prefetched = 32;
 }  // namespace
 
-Transfer::Transfer() noexcept = default;
-Transfer::Transfer(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
-Transfer::Transfer(std::unique_ptr<PageableTransfer> pageable) noexcept : pageable_(std::move(pageable)) {}
-Transfer::Transfer(Transfer&&) noexcept = default;
-Transfer& Transfer::operator=(Transfer&&) noexcept = default;
-Transfer::~Transfer() = default;
-
 bool Transfer::done() {
   return pageable_ ? pageable_->done() : !state_ || state_->done();
 }
@@ -148,7 +141,7 @@ void Transfer::State::wait() {
     if (i >= timeout && i % polls_per_yield == 0) std::this_thread::yield();
 }
 
-void Transfer::State::operator delete(State* state, std::destroying_delete_t) noexcept {
+void Transfer::End::operator()(State* state) const noexcept {
   if (state->queued.load(std::memory_order_acquire)) state->channel->drop_held(*state);
   try {
     state->wait();
@@ -157,6 +150,10 @@ void Transfer::State::operator delete(State* state, std::destroying_delete_t) no
   }
   const std::shared_ptr<Channel> channel = std::move(state->channel);
   channel->put(state);
+}
+
+void Transfer::End::operator()(PageableTransfer* pageable) const noexcept {
+  delete pageable;
 }
 
 }  // namespace gpudt::device

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <new>
 #include <optional>
 
 #include "datatype/layout.hpp"
@@ -41,8 +40,8 @@ struct CopiedSpan {
   void pack();
 };
 
-/// What a transfer under way needs. The channel owns it with its flag and counter; a Transfer borrows it, and
-/// `delete` (by Transfer's unique_ptr) gives it back to the channel.
+/// What a transfer under way needs. The channel owns it with its flag and counter; a Transfer borrows it, and its End
+/// gives it back to the channel.
 struct Transfer::State {
   std::shared_ptr<Channel> channel;  ///< while lent out: keeps the memory of the state alive
   State* next_idle = nullptr;
@@ -73,10 +72,9 @@ struct Transfer::State {
   void poll();
   void observe();
   void check_now_and_then();
-  static void operator delete(State* state, std::destroying_delete_t) noexcept;
 };
 
-using StateOwner = std::unique_ptr<Transfer::State>;
+using StateOwner = Transfer::StateOwner;
 
 inline Completion completion_of(const Transfer::State& state) {
   return {state.counter, state.flag, state.sequence};

@@ -10,13 +10,15 @@ class StreamMark {
  public:
   StreamMark() = default;  ///< nothing to wait for
   /// Once true, stays true. Reads one word of memory, and takes a lock unless the answer is known.
-  bool reached() const;
+  bool reached() const { return number_ == 0 || is_reached(); }
   /// Polls until reached().
   void wait() const;
 
  private:
   friend StreamMark mark_default_stream(int ordinal);
   StreamMark(int ordinal, std::uint64_t number) : ordinal_(ordinal), number_(number) {}
+  bool is_reached() const;
+
   int ordinal_ = 0;
   std::uint64_t number_ = 0;  ///< DefaultStream::mark()
 };
@@ -33,8 +35,13 @@ class OrderedByStream {
  private:
   bool before_;
 };
+namespace detail {
+extern constinit thread_local bool ordered_by_stream;
+}
 /// Whether one lives in this thread.
-bool is_ordered_by_stream();
+inline bool is_ordered_by_stream() {
+  return detail::ordered_by_stream;
+}
 
 /// Marks the present end of the default stream of GPU `ordinal`. Call it when the program's call begins, not later:
 /// work that the program adds meanwhile may wait for the call to end. Thread-safe. Throws Error.

@@ -4,6 +4,7 @@
 
 #include "device/transfer/context_watch.hpp"
 #include "device/transfer/engine.hpp"
+#include "device/transfer/start.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -66,6 +67,23 @@ Transfer Engine::copy_to_host(int ordinal, const Side& from, const Side& to, std
   if (!channel.start_aside(*state, copies)) return {};
   copies_.fetch_add(1, std::memory_order_relaxed);
   return Transfer(std::move(state));
+}
+
+int gpu_to_host(const GpuId& owner) noexcept {
+  const Engine* const engine = process_engine.load(std::memory_order_acquire);
+  return engine != nullptr ? engine->gpu_to_host(owner) : -1;
+}
+
+bool is_pinned(int ordinal, const Side& side, std::int64_t bytes) {
+  return current_engine().is_pinned(ordinal, side, bytes);
+}
+
+bool copies_to_host(int ordinal, const Side& from, const Side& to, std::int64_t bytes) {
+  return current_engine().copies_to_host(ordinal, from, to, bytes);
+}
+
+Transfer copy_to_host(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
+  return current_engine().copy_to_host(ordinal, from, to, begin, end);
 }
 
 }  // namespace gpudt::device

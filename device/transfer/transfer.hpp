@@ -1,10 +1,12 @@
 // Transfers under way, and what describes them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "datatype/layout.hpp"
 
@@ -24,12 +26,17 @@ enum class Direction { pack, unpack };
 class Transfer {
  public:
   struct State;
-  Transfer() noexcept;
-  explicit Transfer(std::unique_ptr<State> state) noexcept;
-  explicit Transfer(std::unique_ptr<class PageableTransfer> pageable) noexcept;
-  Transfer(Transfer&&) noexcept;
-  Transfer& operator=(Transfer&&) noexcept;
-  ~Transfer();
+  /// Waits for, or cancels, what has been started.
+  struct End {
+    void operator()(State* state) const noexcept;
+    void operator()(class PageableTransfer* pageable) const noexcept;
+  };
+  using StateOwner = std::unique_ptr<State, End>;
+  using PageableOwner = std::unique_ptr<PageableTransfer, End>;
+
+  Transfer() noexcept = default;
+  explicit Transfer(StateOwner state) noexcept : state_(std::move(state)) {}
+  explicit Transfer(PageableOwner pageable) noexcept : pageable_(std::move(pageable)) {}
 
   /// True once the data has arrived; stays true. Throws Error if the GPU reports a failure.
   bool done();
@@ -39,8 +46,8 @@ class Transfer {
   Way way() const;  ///< kernel or copy; automatic if there was nothing to move
 
  private:
-  std::unique_ptr<State> state_;
-  std::unique_ptr<class PageableTransfer> pageable_;  ///< in place of a state
+  StateOwner state_;
+  PageableOwner pageable_;  ///< in place of a state
 };
 
 /// One side of a transfer: `count` elements of `layout` at `user`, an address that GPUs know (Mapping::at()), possibly
@@ -74,12 +81,20 @@ class Gathering {
   /// For longer transfers the launch is a small part of the time, and a kernel of their own is faster.
   static constexpr std::int64_t long_bytes = 4 << 20;
   /// Transfers longer than `most_bytes` are not queued.
-  explicit Gathering(std::int64_t most_bytes) noexcept;
-  ~Gathering();
+  explicit Gathering(std::int64_t most_bytes) noexcept
+      : outer_(std::exchange(gathered_bytes, std::max(gathered_bytes, most_bytes))) {}
+  ~Gathering() {
+    gathered_bytes = outer_;
+    if (outer_ == 0) launch();
+  }
   Gathering(const Gathering&) = delete;
   Gathering& operator=(const Gathering&) = delete;
+  /// The longest transfer that this thread gathers; 0: none.
+  static std::int64_t longest() { return gathered_bytes; }
 
  private:
+  static void launch() noexcept;
+  static constinit thread_local std::int64_t gathered_bytes;
   std::int64_t outer_;
 };
 
