@@ -119,7 +119,7 @@ struct alignas(64) Descriptor {
   Envelope envelope;
   std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
   std::int64_t bytes;                  ///< of the message
-  std::uint64_t from_version;          ///< incremented whenever `from` changes (peer/described.hpp)
+  std::uint64_t from_version;          ///< incremented whenever `from` changes (peer/descriptors.hpp)
   /// For a message to another node: bytes of each fragment except the last, which may be shorter.
   std::int64_t fragment_bytes;
 

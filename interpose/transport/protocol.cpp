@@ -12,20 +12,7 @@ constexpr bool rows_are_in_order() {
 }
 static_assert(rows_are_in_order());
 
-/// Without a loop, so that the compiler sees which functions are called: every message pays for this choice.
-template <std::size_t... row>
-Protocol first_possible(const Message& message, const Route& route, std::index_sequence<row...>) {
-  Protocol taken = Protocol::mapped_staging;
-  static_cast<void>(
-      ((protocols[row].obstacle(message, route) == nullptr && (taken = protocols[row].protocol, true)) || ...));
-  return taken;
-}
-
 }  // namespace
-
-Protocol choose(const Message& message, const Route& route) {
-  return first_possible(message, route, std::make_index_sequence<protocols.size()>());
-}
 
 std::string comparison(const Message& message, const Route& route) {
   const Protocol taken = choose(message, route);

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "interpose/transport/peer/short_rts.hpp"
 
@@ -156,7 +157,7 @@ using Recognise = std::unique_ptr<RendezvousReceiver>(const void* data, std::int
 /// The protocol by which such a message would go now, as far as its sender knows. Enters the reasons in `message` and
 /// `route`. May throw device::Error.
 [[gnu::weak]] Protocol expected_protocol(const DeviceBuffer& operand, const Destination& to, Message& message,
-                                         Route& route);  // peer/known_receiver.cpp
+                                         Route& route);  // peer/neighbours.cpp
 
 // --- the table -------------------------------------------------------------------------------------------------------
 
@@ -194,8 +195,21 @@ constexpr const char* protocol_name(Protocol protocol) {
   return row_of(protocol).name;
 }
 
+namespace detail {
+/// Without a loop, so that the compiler sees which functions are called: every message pays for this choice.
+template <std::size_t... row>
+Protocol first_possible(const Message& message, const Route& route, std::index_sequence<row...>) {
+  Protocol taken = Protocol::mapped_staging;
+  static_cast<void>(
+      ((protocols[row].obstacle(message, route) == nullptr && (taken = protocols[row].protocol, true)) || ...));
+  return taken;
+}
+}  // namespace detail
+
 /// The first of the table that has no obstacle.
-Protocol choose(const Message& message, const Route& route);
+inline Protocol choose(const Message& message, const Route& route) {
+  return detail::first_possible(message, route, std::make_index_sequence<protocols.size()>());
+}
 
 /// What choose() compares, for the trace: "direct: MPI takes no device pointers; peer: taken; ...".
 std::string comparison(const Message& message, const Route& route);

@@ -1,5 +1,5 @@
 // The same buffers sent again and again, for which both sides remember what was described before
-// (transport/peer/described.hpp), while memory and datatypes come and go.
+// (transport/peer/descriptors.hpp), while memory and datatypes come and go.
 #include <algorithm>
 #include <optional>
 #include <vector>

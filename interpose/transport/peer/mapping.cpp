@@ -1,4 +1,4 @@
-// How the memory that other processes have described is mapped.
+// Where data lie: how the memory of a buffer is described to other processes, and what they have described is mapped.
 #include <string>
 #include <utility>
 
@@ -6,6 +6,60 @@
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose::peer {
+
+bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
+  const datatype::Span span = operand.info->layout().span(operand.count);
+  const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
+  const auto base = static_cast<std::int64_t>(memory.base);
+  return buffer + span.begin >= base && buffer + span.end <= base + static_cast<std::int64_t>(memory.size);
+}
+
+namespace {
+
+/// device::export_memory() of all memory from the buffer's lowest byte to its highest.
+bool export_operand(const DeviceBuffer& operand, device::Exported& exported, device::Importers by) {
+  const datatype::Span span = operand.info->layout().span(operand.count);
+  return device::export_memory(operand.ordinal, lowest_of(operand), exported, by,
+                               static_cast<std::uint64_t>(span.end - span.begin));
+}
+
+}  // namespace
+
+bool describe_operand(const DeviceBuffer& operand, int other, Image& image, Descriptor& descriptor, RemoteBuffer& place,
+                      PublishedRef& published) {
+  const datatype::Layout& layout = operand.info->layout();
+  if (!export_operand(operand, place.memory, importer(other)) || !holds(place.memory, operand)) return false;
+  place.count = operand.count;
+  place.layout = {};
+  place.address = reinterpret_cast<std::uint64_t>(operand.buffer);
+  if (layout.is_contiguous(operand.count)) {
+    place.address += static_cast<std::uint64_t>(layout.true_lb());
+    return true;
+  }
+  const LockGuard lock(world->mutex);
+  const bool on_one_gpu = world->neighbours[static_cast<std::size_t>(other)].shares_gpu;
+  return world->layouts.describe(*world->own, descriptor, image.data_of(descriptor), place, operand.info->layout_ref(),
+                                 on_one_gpu ? published_by_message_on_one_gpu : published_by_message, published);
+}
+
+bool waits_for_unmapping(const DeviceBuffer& operand, int other) {
+  device::Exported exported;
+  return !export_operand(operand, exported, importer(other)) && export_operand(operand, exported, device::no_importers);
+}
+
+bool learn_layout(const Segment& other, Image& image, const Descriptor& descriptor, const RemoteBuffer& place,
+                  MappedBuffer& operand) {
+  if (operand.layout) return true;
+  const bool contiguous = place.layout.bytes == 0;
+  operand.count = contiguous ? descriptor.bytes : place.count;
+  if (contiguous) {
+    operand.layout = datatype::type_info(MPI_BYTE)->layout_ref();
+    return true;
+  }
+  const LockGuard lock(world->mutex);
+  operand.layout = world->layouts.find(other, place.layout, image.data_of(descriptor));
+  return operand.layout != nullptr;
+}
 
 namespace {
 

@@ -14,6 +14,7 @@
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/peer/descriptors.hpp"
 #include "interpose/transport/peer/freed_memory.hpp"
 #include "interpose/transport/peer/state.hpp"
 

@@ -10,6 +10,7 @@
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/transport/peer/descriptors.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "interpose/engine/engine.hpp"
+#include "interpose/transport/peer/descriptors.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -75,15 +76,13 @@ bool is_being_issued(int rank, int rts_index, const Envelope& envelope) {
   return false;
 }
 
-bool plain_under_way(int rank, int index) {
+bool plain_of_length_under_way(const PlainSent& sent, int rank, int index) {
   const auto at = static_cast<std::size_t>(index % rts_lengths);
-  const auto& plain = world->neighbours[static_cast<std::size_t>(rank)].plain;
-  if (!plain) return false;
-  if (plain->persistent.test(at)) return true;
+  if (sent.persistent.test(at)) return true;
   const PlainReceived* const entry = find_entry(**world->own, rank, /*take=*/false);
   std::uint32_t received = entry == nullptr ? 0 : entry->messages[at].load(std::memory_order_acquire);
   if (world->remote) received += world->remote->plain_messages(rank, static_cast<int>(at));
-  return plain->messages[at] != received;
+  return sent.messages[at] != received;
 }
 
 }  // namespace peer

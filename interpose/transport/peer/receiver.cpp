@@ -11,7 +11,7 @@
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
-#include "interpose/transport/peer/described.hpp"
+#include "interpose/transport/peer/descriptors.hpp"
 #include "interpose/transport/peer/from_host.hpp"
 #include "interpose/transport/peer/state.hpp"
 

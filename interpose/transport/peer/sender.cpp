@@ -12,8 +12,7 @@
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
-#include "interpose/transport/peer/described.hpp"
-#include "interpose/transport/peer/known_receiver.hpp"
+#include "interpose/transport/peer/descriptors.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -50,13 +49,14 @@ void announce_offers(const Segment& receiver) {
 
 void trace_why_packed(const DeviceBuffer& operand) {
   const void* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
-  const std::string why = device::not_exported_because(first);
-  if (!why.empty()) log_trace("the memory cannot be mapped by others as it is: " + why);
+  if (const std::string why = device::not_exported_because(first); !why.empty())
+    log_trace("the memory cannot be mapped by others as it is: " + why);
 }
 
-device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& staging) {
-  return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
-                       0, operand.bytes(), staging.data(), {}, operand.after);
+/// Packs bytes [begin, end) to where they lie in `staging`, which has room for all.
+device::Transfer pack(const DeviceBuffer& from, const device::Staging& staging, std::int64_t begin, std::int64_t end) {
+  return device::start(device::Direction::pack, from.ordinal, from.info->layout(), from.count, from.buffer, begin, end,
+                       static_cast<std::byte*>(staging.data()) + begin, {}, from.after);
 }
 
 }  // namespace
@@ -112,12 +112,11 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   }
   if (!message.on_host) note_index(index, operand, rank);
   if (!remote) announce_offers(*reach(rank));
-  const bool fetched = protocol == Protocol::peer && rank != world->rank &&
-                       !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
-  const bool wanted_in_fragments =
-      protocol == Protocol::peer && !world->forced && rank != world->rank && message.bytes <= longest_not_packed &&
-      has_refused(rank, traffic) &&
-      !std::exchange(world->neighbours[static_cast<std::size_t>(rank)].packs_next, false) && world->chunks->usable();
+  PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
+  const bool by_peer = protocol == Protocol::peer && rank != world->rank, refused = has_refused(rank, traffic);
+  const bool fetched = by_peer && !neighbour.shares_gpu && !refused;
+  const bool wanted_in_fragments = by_peer && !world->forced && message.bytes <= longest_not_packed && refused &&
+                                   !std::exchange(neighbour.packs_next, false) && world->chunks->usable();
   return Place{rank, index, remote, fetched, wanted_in_fragments};
 }
 
@@ -261,10 +260,7 @@ void RendezvousSender::pack_next_part() {
   const std::int64_t first =
       bytes < 2 * least_fetched_part ? bytes : std::max(divided(bytes, first_fetched_fraction), least_fetched_part);
   packing_bytes_ = std::min(begin == 0 ? first : begin + begin * fetched_growth, bytes);
-  packing_.push_back(
-      {packing_bytes_, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
-                                     operand_.buffer, begin, packing_bytes_,
-                                     static_cast<std::byte*>(packed_.data()) + begin, {}, operand_.after)});
+  packing_.push_back({packing_bytes_, pack(operand_, packed_, begin, packing_bytes_)});
 }
 
 /// Publishes which bytes the receiver can fetch, and packs more of data that are packed first.
@@ -374,8 +370,9 @@ void RendezvousSender::withdraw() try {
   if (now - offered_at_ < (is_away ? 1 : under_way) * buffering_timeout) return;
   if (is_away) note_away(world_);
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
-  if (!staging_) return;                                   // there is no memory just now
-  device::Transfer moving = pack_all(operand_, staging_);  // first: after withdraw() a failure would lose the message
+  if (!staging_) return;  // there is no memory just now
+  // First: after withdraw() a failure would lose the message.
+  device::Transfer moving = pack(operand_, staging_, 0, operand_.bytes());
   if (descriptor_.state.withdraw()) moving_ = std::move(moving);
 } catch (const std::bad_alloc&) {
   // The message stays where it is until the next try.

@@ -17,7 +17,7 @@ namespace {
 // The name, from the highest bit on: mark, rank, descriptor, key.
 constexpr int mark_bits = 16, rank_bits = 20, index_bits = 12;
 constexpr int key_bits = 64 - mark_bits - rank_bits - index_bits;
-static_assert(descriptor_count <= 1 << index_bits);
+static_assert(descriptor_count <= 1 << index_bits && short_rts_ranks <= 1 << rank_bits);
 constexpr std::uint64_t short_mark = 0xb3d1;
 
 constexpr std::uint64_t low_bits(std::uint64_t value, int bits) {
@@ -66,17 +66,13 @@ NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there)
   return meant ? NamedOffer{segment, &descriptor, index} : NamedOffer{};
 }
 
-bool expects_short(const Segment& receiver) {
-  return receiver->expects_short.load(std::memory_order_acquire) != 0 && world->rank < 1 << rank_bits;
-}
-
 }  // namespace peer
 
 using namespace peer;
 
-void peer_receives_on_device() {
-  ShortRts state = short_rts.load(std::memory_order_relaxed);
-  if (state != ShortRts::undecided || !peer_checks()) return;
+void peer_decide_checked() {
+  if (!peer_checks()) return;
+  ShortRts state = ShortRts::undecided;
   if (short_rts.compare_exchange_strong(state, ShortRts::expected))
     (*world->own)->expects_short.store(1, std::memory_order_release);
 }

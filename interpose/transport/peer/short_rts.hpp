@@ -50,8 +50,8 @@ NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there)
 /// Quick check of the first `least_short` bytes, which must be there: false for nearly all data that are no such RTS.
 bool may_name_offer(const void* data);
 
-/// Whether the owner of a segment may get such an RTS.
-bool expects_short(const Segment& receiver);
+/// Processes of a higher rank send no such RTS.
+inline constexpr int short_rts_ranks = 1 << 20;
 
 /// Whether this process checks for such RTS. Its first receive decides: into device memory (expected), or into host
 /// memory by a receive that cannot be checked (ignored).
@@ -66,7 +66,10 @@ inline bool peer_expects_short() {
 }
 /// To be called before MPI gets a receive into device memory. From then on this process expects such RTS, and publishes
 /// that in its segment, unless it ignores them already.
-void peer_receives_on_device();
+void peer_decide_checked();
+inline void peer_receives_on_device() {
+  if (peer::short_rts.load(std::memory_order_relaxed) == peer::ShortRts::undecided) peer_decide_checked();
+}
 /// Whether MPI may get a nonblocking or persistent receive into host memory unchanged; `bytes`: its length, less than
 /// that of an ordinary RTS. If this process was undecided and the receive has room for an RTS, the process ignores such
 /// RTS from now on; the caller must then pass the receive to MPI.

@@ -21,7 +21,9 @@
 #include "base/mutex.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/shared/layout_exchange.hpp"
+#include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/protocol.hpp"
 
 namespace gpudt::interpose::peer {
 
@@ -68,7 +70,7 @@ struct PlainSent {
   std::bitset<rts_lengths> persistent;                ///< lengths of messages that may be sent again at any time
 };
 
-/// The buffer that a descriptor of this process describes (described.hpp).
+/// The buffer that a descriptor of this process describes (descriptors.hpp).
 struct SentDescription {
   const void* buffer = nullptr;
   std::int64_t count = 0;
@@ -78,7 +80,7 @@ struct SentDescription {
 
 inline constexpr std::size_t buffer_hashes = 4096;
 
-/// What this process has derived from a description in a descriptor of another one (described.hpp).
+/// What this process has derived from a description in a descriptor of another one (descriptors.hpp).
 struct ReceivedDescription {
   std::uint64_t version = 0;  ///< Descriptor::from_version
   int gpu = -1;               ///< for which it is mapped; negative: nothing is known
@@ -183,7 +185,8 @@ struct World {
 
 extern World* world;  ///< null before peer_start(). Never freed: messages in transit at MPI_Finalize may need it
 
-// --- processes -------------------------------------------------------------------------------------------------------
+// --- processes: neighbours.cpp
+// -------------------------------------------------------------------------------------------------------
 
 /// The delete callback of World::keyval: drops the ranks kept with a communicator.
 int drop_ranks(MPI_Comm, int, void* value, void*);
@@ -195,6 +198,8 @@ int world_rank_of(MPI_Comm comm, int peer);
 Segment* reach(int rank) REQUIRES(world->mutex);
 /// Whether `segment` is not null and its process checks for RTS messages.
 bool checks(const Segment* segment);
+/// Whether the owner of a segment may get the RTS of short messages (short_rts.hpp).
+bool expects_short(const Segment& receiver);
 /// The image of the segment of a process that shares no memory with this one, if that is known to check for RTS
 /// messages.
 Segment* reach_remote(int rank);
@@ -232,11 +237,39 @@ void note_unpacked_in_vain(int rank);
 bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand);
 /// Notes that the process uses a GPU of this process too.
 void note_shared_gpu(int rank, int ordinal);
+/// For device::export_memory() of memory that process `rank` is to map.
+device::Importers importer(int rank);
+/// For device::import_memory() of memory of the process that has the segment.
+device::Exporter exporter_of(const Segment& segment);
+
+// --- the protocol of a message to one of them
+// --------------------------------------------------------------------------
+
+/// Whether messages on `comm` may be offered at all.
+bool may_offer(MPI_Comm comm);
+/// Enters what is known of process `rank` into `route`.
+void look_at(int rank, Route& route) REQUIRES(world->mutex);
+/// Whether fragments of one more message from host memory would have all the chunks that they can use.
+bool has_room_for_host_data();
+/// Whether process `rank`, which shares no memory with this one, is known to look for RTS messages; if not, says hello,
+/// so that later messages can be offered. May call MPI.
+bool is_met(int rank);
+/// The protocol of a message to process `rank`, of which `route` tells, if there is a descriptor for it.
+Protocol choose_known(const DeviceBuffer& operand, int rank, const Envelope& envelope, Message& message, Route& route)
+    REQUIRES(world->mutex);
+
+// --- where data lie: mapping.cpp
+// ----------------------------------------------------------------------------------------
+
 /// Whether all of the operand lies in the allocation, as its first byte does.
 bool holds(const device::Exported& memory, const DeviceBuffer& operand);
 
 /// Address of the operand's lowest byte.
-const void* lowest_of(const DeviceBuffer& operand);
+inline const void* lowest_of(const DeviceBuffer& operand) {
+  const datatype::Span span = operand.info->layout().span(operand.count);
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(operand.buffer) +
+                                       static_cast<std::uintptr_t>(span.begin));
+}
 /// Fills `place` with a description of the operand for process `other`, and the data of `descriptor`, in `image`, with
 /// a short layout. False if the memory cannot be exported, or not be mapped by that process yet, or if the layout is
 /// too long (Layouts::describe()).
@@ -244,10 +277,6 @@ bool describe_operand(const DeviceBuffer& operand, int other, Image& image, Desc
                       PublishedRef& published);
 /// Whether the operand's memory can be exported, but not be mapped by process `other` yet (device::export_memory()).
 bool waits_for_unmapping(const DeviceBuffer& operand, int other);
-/// For device::export_memory() of memory that process `rank` is to map.
-device::Importers importer(int rank);
-/// For device::import_memory() of memory of the process that has the segment.
-device::Exporter exporter_of(const Segment& segment);
 /// Reads the layout that the process of segment `other` has described in a descriptor of `image`, unless it is known.
 /// False if the layout is damaged or has been replaced.
 bool learn_layout(const Segment& other, Image& image, const Descriptor& descriptor, const RemoteBuffer& place,
@@ -269,75 +298,15 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 bool map_for_host(int ordinal, const Segment& other, const RemoteBuffer& place, std::int64_t bytes,
                   MappedBuffer& operand);
 
-// --- descriptors -----------------------------------------------------------------------------------------------------
-
-/// Makes descriptors idle whose receivers are done.
-void reclaim_descriptors() REQUIRES(world->mutex);
-/// Number of messages that can still be offered.
-std::size_t free_descriptors() REQUIRES(world->mutex);
-/// Takes an idle descriptor for a message to process `rank`; -1 if there is none, or if each one's RTS is as long as a
-/// plain message under way. `remote`: the process shares no memory with this one. `preferred`: the one to take
-/// if it is idle and usable; negative: none.
-int take_descriptor(int rank, const Envelope& envelope, bool remote, int preferred) REQUIRES(world->mutex);
-/// Returns the descriptor of a send that has ended. `done`: the receiver needs nothing more.
-void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
-
-struct Offered {
-  Descriptor* descriptor = nullptr;
-  int index = 0;    ///< of the descriptor
-  int remote = -1;  ///< the sender's rank if `descriptor` is an image; negative if not
-  explicit operator bool() const { return descriptor != nullptr; }
-};
-
-/// The oldest open offer of process `sender` with this envelope whose RTS has not been received and has the length of
-/// `rts_index`.
-Offered open_offer(int sender, const Envelope& envelope, int rts_index);
-/// open_offer() for any sender, which the context and the source in the envelope determine.
-Offered open_offer(const Envelope& envelope, int rts_index);
-/// The oldest open offer of process `sender` of this node with this envelope whose RTS has not been received. Unlike
-/// open_offer() it also finds offers of short messages.
-Offered oldest_offer(int sender, const Envelope& envelope);
-/// Whether an open offer of process `sender` with this envelope has an unreceived RTS of `bytes` bytes.
-bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes);
-/// Whether process `sender` may have sent an RTS of this envelope and length, even if it has withdrawn it since.
-bool may_have_issued(int sender, const Envelope& envelope, int rts_index);
-
-/// Notes, and counts, that a receive or a matching probe of this process has got the RTS.
-void mark_matched(Descriptor& descriptor);
-
-// --- receives of several threads -------------------------------------------------------------------------------------
-
-/// The number of the latest receive that a thread has begun; 0 if only one thread at a time calls MPI.
-std::uint64_t receives_so_far();
-/// Whether another thread is in a receive, with at most this number, that may have got a message with this envelope.
-bool may_have_come(const Envelope& envelope, std::uint64_t number);
-/// Notes that find_unreceived() is not to wait for such receives again.
-void waited_in_vain(const Envelope& envelope, std::uint64_t number);
-
-/// `find()` has found an offer with this envelope. Returns its result after all receives that may have got the RTS have
-/// been checked: the message at hand may be a later one of the same length.
-template <class Find>
-Offered find_unreceived(const Envelope& envelope, Find find) {
-  // If another thread has a matching receive posted, the message probably went to it, and that thread will record so
-  // soon; wait for it up to receive_timeout. If the receive turns out to be for something else, the wait was in vain
-  // and is not repeated for it.
-  const std::uint64_t receives = receives_so_far();
-  const auto deadline = SteadyClock::now() + receive_timeout;
-  while (find() && may_have_come(envelope, receives)) {
-    if (SteadyClock::now() >= deadline) {
-      waited_in_vain(envelope, receives);
-      break;
-    }
-    std::this_thread::yield();
-  }
-  engine_settle();
-  return find();
-}
-
-// --- plain messages --------------------------------------------------------------------------------------------------
+// --- plain messages: plain_messages.cpp
+// --------------------------------------------------------------------------------------------------
 
 /// Whether plain messages to process `rank` that are as long as the RTS of descriptor `index` may be under way.
-bool plain_under_way(int rank, int index) REQUIRES(world->mutex);
+bool plain_of_length_under_way(const PlainSent& sent, int rank, int index) REQUIRES(world->mutex);
+inline bool plain_under_way(int rank, int index) REQUIRES(world->mutex) {
+  const auto& sent = world->neighbours[static_cast<std::size_t>(rank)].plain;
+  return sent && plain_of_length_under_way(*sent, rank, index);
+}
 /// Whether another thread is giving MPI an RTS of that length and envelope. Until MPI has it, its order with a message
 /// of this thread is not known.
 bool is_being_issued(int rank, int rts_index, const Envelope& envelope) REQUIRES(world->mutex);
