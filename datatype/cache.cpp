@@ -224,9 +224,8 @@ std::uint64_t types_freed() {
   return freed.load(std::memory_order_acquire);
 }
 
-const TypeInfo* known_type(MPI_Datatype type) {
-  const TypeInfoRef* const info = find_lately_used(type);
-  return info != nullptr ? info->get() : nullptr;
+const TypeInfoRef* known_type(MPI_Datatype type) {
+  return find_lately_used(type);
 }
 
 TypeInfoRef type_info(MPI_Datatype type) {

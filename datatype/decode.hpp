@@ -81,7 +81,7 @@ void cache_stop();
 /// mostly costs a look-up in a table.
 TypeInfoRef type_info(MPI_Datatype type);
 /// type_info() if it has been called for this type lately; null if not. It stays until the type is freed.
-const TypeInfo* known_type(MPI_Datatype type);
+const TypeInfoRef* known_type(MPI_Datatype type);
 
 /// Counts the types with cached information that have been freed: a handle that is seen again stands for the same type
 /// if the number is the same. Thread-safe.

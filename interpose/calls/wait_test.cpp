@@ -134,8 +134,12 @@ class Requests {
   /// The state of a call in which some requests may be ours.
   struct Ours {
     Ours(const char* call, int count, const MPI_Request* user, Ends end, bool stand_ins)
-        : timed(Clock::completion, call), ends(end), seen(user, user + count), outer(std::exchange(failed_here(), {})) {
-      persistent_exchange(seen, mine);
+        : timed(Clock::completion, call),
+          ends(end),
+          seen(user, user + count),
+          mine(seen.size()),
+          outer(std::exchange(failed_here(), {})) {
+      if (persistent_count() != 0) persistent_exchange(seen, mine);
       given = seen;
       if (!stand_ins) return;
       watched.resize(seen.size());

@@ -51,18 +51,10 @@ int BoardGroup::message_tag(std::size_t rank) const {
   return hidden_tag(records_found_[rank].load(std::memory_order_acquire)->serial);
 }
 
-CallRecord* BoardGroup::record_of(std::size_t other) {
-  CallRecord* found = records_found_[other].load(std::memory_order_acquire);
-  if (found != nullptr) return found;
-  found = find_record(*segments_[other], key_);
+CallRecord* BoardGroup::look_for_record(std::size_t other) {
+  CallRecord* const found = find_record(*segments_[other], key_);
   if (found != nullptr) records_found_[other].store(found, std::memory_order_release);
   return found;
-}
-
-/// The board of a process whose record has been found; null: it has none.
-Board* BoardGroup::board_of(std::size_t other) const {
-  const int board = records_found_[other].load(std::memory_order_acquire)->board.load(std::memory_order_acquire);
-  return board < 0 ? nullptr : &(*segments_[other])->boards[board];
 }
 
 BoardGroup::Room BoardGroup::reach_others() {
@@ -158,39 +150,11 @@ bool BoardGroup::others_decline() {
   return false;
 }
 
-void BoardGroup::set_outcome(std::uint64_t call, std::atomic<std::uint64_t> Slot::*outcome, bool failed) {
-  Board& board = *board_of(static_cast<std::size_t>(rank_));
-  (board.slot_of(call).*outcome).store(Slot::outcome(call, failed), std::memory_order_release);
-}
-
 void BoardGroup::leave(std::uint64_t call) {
   const LockGuard lock(mutex_);
   std::erase(not_left_, call);
   const std::uint64_t left = not_left_.empty() ? told_ : not_left_.front() - 1;
   own_->left.store(left, std::memory_order_release);
-}
-
-bool BoardGroup::has_told(std::size_t other, std::uint64_t call) {
-  const CallRecord* const record = record_of(other);
-  return record != nullptr && record->told.load(std::memory_order_acquire) >= call;
-}
-
-std::span<const std::byte> BoardGroup::layouts_by(std::size_t other, std::uint64_t call) const {
-  return board_of(other)->layouts_of(call);
-}
-
-const Slot* BoardGroup::told_by(std::size_t other, std::uint64_t call) const {
-  Board* const board = board_of(other);
-  if (board == nullptr) return nullptr;
-  const Slot& slot = board->slot_of(call);
-  return slot.call.load(std::memory_order_acquire) == call ? &slot : nullptr;
-}
-
-std::optional<bool> BoardGroup::outcome_of(std::size_t other, std::uint64_t call,
-                                           std::atomic<std::uint64_t> Slot::*outcome) const {
-  const std::uint64_t found = (board_of(other)->slot_of(call).*outcome).load(std::memory_order_acquire);
-  if (!Slot::has(found, call)) return std::nullopt;
-  return found == Slot::outcome(call, /*failed=*/false);
 }
 
 const std::shared_ptr<BoardGroup>& boards_of(CommState& state) {

@@ -62,7 +62,10 @@ class BoardGroup {
   void decline_all();
   /// Whether another process is known to have declined the call. There must be room.
   bool others_decline();
-  void set_outcome(std::uint64_t call, std::atomic<std::uint64_t> peer::Slot::*outcome, bool failed);
+  void set_outcome(std::uint64_t call, std::atomic<std::uint64_t> peer::Slot::*outcome, bool failed) {
+    peer::Board& board = *board_of(static_cast<std::size_t>(rank_));
+    (board.slot_of(call).*outcome).store(peer::Slot::outcome(call, failed), std::memory_order_release);
+  }
   /// For the thread that makes the calls.
   ExchangePlans& plans() { return *plans_; }
   /// This process reads nothing more of a call that it has published.
@@ -71,14 +74,28 @@ class BoardGroup {
   // --- what others publish about a call that this process has published and not left ---
 
   /// Whether process `other` has published or declined the call.
-  bool has_told(std::size_t other, std::uint64_t call);
+  bool has_told(std::size_t other, std::uint64_t call) {
+    const peer::CallRecord* const record = record_of(other);
+    return record != nullptr && record->told.load(std::memory_order_acquire) >= call;
+  }
   /// What process `other` has published; null if it has declined. Only after has_told().
-  const peer::Slot* told_by(std::size_t other, std::uint64_t call) const;
+  const peer::Slot* told_by(std::size_t other, std::uint64_t call) const {
+    peer::Board* const board = board_of(other);
+    if (board == nullptr) return nullptr;
+    const peer::Slot& slot = board->slot_of(call);
+    return slot.call.load(std::memory_order_acquire) == call ? &slot : nullptr;
+  }
   /// The layouts that process `other` has published, and unused bytes behind them.
-  std::span<const std::byte> layouts_by(std::size_t other, std::uint64_t call) const;
+  std::span<const std::byte> layouts_by(std::size_t other, std::uint64_t call) const {
+    return board_of(other)->layouts_of(call);
+  }
   /// Whether a process that has not declined has succeeded; no value if that is not known yet.
   std::optional<bool> outcome_of(std::size_t other, std::uint64_t call,
-                                 std::atomic<std::uint64_t> peer::Slot::*outcome) const;
+                                 std::atomic<std::uint64_t> peer::Slot::*outcome) const {
+    const std::uint64_t found = (board_of(other)->slot_of(call).*outcome).load(std::memory_order_acquire);
+    if (!peer::Slot::has(found, call)) return std::nullopt;
+    return found == peer::Slot::outcome(call, /*failed=*/false);
+  }
 
  private:
   enum class Room {
@@ -89,8 +106,16 @@ class BoardGroup {
   Room room();
   Room reach_others();
   Room room_in_slot();
-  peer::CallRecord* record_of(std::size_t other);
-  peer::Board* board_of(std::size_t other) const;
+  peer::CallRecord* record_of(std::size_t other) {
+    peer::CallRecord* const found = records_found_[other].load(std::memory_order_acquire);
+    return found != nullptr ? found : look_for_record(other);
+  }
+  peer::CallRecord* look_for_record(std::size_t other);
+  /// The board of a process whose record has been found; null: it has none.
+  peer::Board* board_of(std::size_t other) const {
+    const int board = records_found_[other].load(std::memory_order_acquire)->board.load(std::memory_order_acquire);
+    return board < 0 ? nullptr : &(*segments_[other])->boards[board];
+  }
 
   const std::unique_ptr<ExchangePlans> plans_;
   const std::vector<int> world_ranks_;  ///< by rank in the communicator

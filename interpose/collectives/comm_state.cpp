@@ -18,6 +18,9 @@
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
+std::atomic<bool> detail::collectives_asking{false};
+ForcedProtocol detail::announced_protocol = Protocol::mapped_staging;
+
 namespace {
 
 // All processes must agree about the same calls, and a job may have several builds of the library. So this number must
@@ -25,9 +28,8 @@ namespace {
 // several nodes also the length and order of chunks and slices: node_reductions.cpp).
 constexpr int agreement_version = 13;
 
-std::atomic<bool> asking{false}, takes_part{false};
+std::atomic<bool> takes_part{false};
 bool world_over_nodes = false;  ///< all processes of MPI_COMM_WORLD can take part, and are on several nodes
-ForcedProtocol announced_protocol = Protocol::mapped_staging;
 int keyval = MPI_KEYVAL_INVALID;
 
 /// The last look-up of a thread: MPI takes as long to find an attribute as all the rest of a call on host memory.
@@ -47,12 +49,12 @@ int announcement(ForcedProtocol forced) {
 }
 
 bool can_be_asked(int rank) {
-  return rank >= 0 && presence_announced(rank) == announcement(announced_protocol);
+  return rank >= 0 && presence_announced(rank) == announcement(detail::announced_protocol);
 }
 
 /// can_be_asked() for processes on any node. All processes that can take part get the same answer.
 bool can_be_asked_anywhere(int rank) {
-  return rank >= 0 && modex_offered(rank) == announcement(announced_protocol);
+  return rank >= 0 && modex_offered(rank) == announcement(detail::announced_protocol);
 }
 
 bool is_in_world(int rank) {
@@ -123,10 +125,6 @@ Members members_of(MPI_Comm comm, std::vector<int> world_ranks) {
   return members;
 }
 
-void AskBackoff::failed() {
-  if (announced_protocol != Protocol::peer) Backoff::failed();
-}
-
 AskBackoff& CommState::backoff_for(std::string_view call, int length) {
   // Other processes may call the other of MPI_X and MPI_X_c.
   if (call.ends_with("_c")) call.remove_suffix(2);
@@ -152,16 +150,16 @@ CommState& comm_state_of(MPI_Comm comm) {
 void collectives_announce(ForcedProtocol forced) {
   const bool has_messages = !forced || forced == Protocol::peer || forced == Protocol::shared;
   if (!presence_announce(announcement(forced)) || !has_messages || !is_known_version()) return;
-  announced_protocol = forced;
+  detail::announced_protocol = forced;
   modex_offer(announcement(forced));
 }
 
 // No process announces anything from here on, so that all get the same answers.
 void collectives_start() {
   modex_offer(0);
-  if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all()) return;
+  if (detail::announced_protocol == Protocol::mapped_staging || !init_waits_for_all()) return;
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_state, &keyval, nullptr);
-  asking.store(true);
+  detail::collectives_asking.store(true);
   world_over_nodes =
       has_hidden_messages() && !all_are(can_be_asked, MPI_COMM_WORLD) && all_are(can_be_asked_anywhere, MPI_COMM_WORLD);
   if (world_over_nodes) node_groups_start();
@@ -170,7 +168,7 @@ void collectives_start() {
 }
 
 void collectives_stop() {
-  if (!asking.exchange(false)) return;
+  if (!detail::collectives_asking.exchange(false)) return;
   node_groups_stop();
   stop_hidden_messages();
   stop_contexts();
@@ -184,14 +182,6 @@ void collectives_tell_started() noexcept {
 
 bool collectives_take_part() {
   return takes_part.load(std::memory_order_relaxed);
-}
-
-bool collectives_ask() {
-  return asking.load(std::memory_order_relaxed);
-}
-
-ForcedProtocol collectives_forced() {
-  return announced_protocol;
 }
 
 }  // namespace gpudt::interpose

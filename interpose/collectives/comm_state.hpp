@@ -25,19 +25,30 @@ void collectives_start();
 void collectives_tell_started() noexcept;
 void collectives_stop();
 
+namespace detail {
+extern std::atomic<bool> collectives_asking;
+extern ForcedProtocol announced_protocol;
+}  // namespace detail
+
 /// Whether this process answers others: between collectives_start() and collectives_stop(), if it has announced itself.
-bool collectives_ask();
+inline bool collectives_ask() {
+  return detail::collectives_asking.load(std::memory_order_relaxed);
+}
 /// Whether it may publish calls; if not, it declines all, and others know that (presence_started()).
 bool collectives_take_part();
 /// The protocol that GPUDT_PROTOCOL forces; no value if the fastest is to be chosen.
-ForcedProtocol collectives_forced();
+inline ForcedProtocol collectives_forced() {
+  return detail::announced_protocol;
+}
 
 /// Back-off: how many similar calls go to MPI before GPUs are considered again. The number doubles each time, and is
 /// even, so that of two alternating calls each gets its turn.
 struct AskBackoff : Backoff<2, 1024> {
   AskBackoff(std::string_view call_name, int block_length) : call(call_name), length(block_length) {}
   /// To be called after a call that GPUs could not do. Does nothing if GPUDT_PROTOCOL=peer.
-  void failed();
+  void failed() {
+    if (collectives_forced() != Protocol::peer) Backoff::failed();
+  }
 
   std::string_view call;
   int length;  ///< of a block: number of bits of its length in bytes; negative: not known

@@ -14,6 +14,10 @@
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
+
+constinit thread_local bool detail::engine_polls_here = false, detail::engine_driven_by_mpi_here = false;
+std::atomic<std::chrono::steady_clock::rep> detail::engine_latest_time{0};
+
 namespace {
 
 constexpr std::size_t parts = 4;
@@ -22,12 +26,10 @@ constexpr auto parts_with_transfers = static_cast<std::size_t>(EnginePart::memor
 
 std::array<std::atomic<Polled*>, parts> registered{};
 std::atomic<bool> busy{false};
-constinit thread_local bool inside = false, driven_by_mpi = false;
 using SteadyClock = std::chrono::steady_clock;
-std::atomic<SteadyClock::rep> latest_time{0};
 
 void note_time() {
-  latest_time.store(SteadyClock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  detail::engine_latest_time.store(SteadyClock::now().time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 /// Parts that are due by the time alone need a clock that goes on while no part is polled.
@@ -42,9 +44,9 @@ void note_time_at_times() {
 class Hold {
  public:
   /// After take().
-  Hold() { inside = true; }
+  Hold() { detail::engine_polls_here = true; }
   ~Hold() {
-    inside = false;
+    detail::engine_polls_here = false;
     busy.store(false, std::memory_order_release);
   }
   Hold(const Hold&) = delete;
@@ -94,8 +96,8 @@ int poll_due(unsigned due, Tests tests) {
 
 int advance() {
   const struct Driven {
-    Driven() { driven_by_mpi = true; }
-    ~Driven() { driven_by_mpi = false; }
+    Driven() { detail::engine_driven_by_mpi_here = true; }
+    ~Driven() { detail::engine_driven_by_mpi_here = false; }
   } driven;
   return engine_progress();
 }
@@ -116,20 +118,8 @@ void engine_unhook() {
   progress_stop();
 }
 
-bool engine_within() {
-  return inside;
-}
-
-bool engine_driven_by_mpi() {
-  return driven_by_mpi;
-}
-
-SteadyClock::time_point engine_time() {
-  return SteadyClock::time_point(SteadyClock::duration(latest_time.load(std::memory_order_relaxed)));
-}
-
 int engine_progress(Tests tests) {
-  if (inside) return 0;
+  if (detail::engine_polls_here) return 0;
   const unsigned due = due_parts();
   if (due == 0) note_time_at_times();
   if (due == 0 || !take()) return 0;
@@ -143,7 +133,7 @@ int engine_progress(Tests tests) {
 }
 
 void engine_settle() {
-  if (inside || !may_become_due()) return;
+  if (detail::engine_polls_here || !may_become_due()) return;
   while (!take()) sched_yield();
   const Hold hold;
   const device::Gathering gathering(device::Gathering::short_bytes);
@@ -152,13 +142,13 @@ void engine_settle() {
 }
 
 void engine_let_poll_end() {
-  if (inside) return;  // called by an error handler
+  if (detail::engine_polls_here) return;  // called by an error handler
   while (!take()) sched_yield();
   busy.store(false, std::memory_order_release);
 }
 
 int engine_without_polls(FunctionRef<int()> act) {
-  if (inside) return act();
+  if (detail::engine_polls_here) return act();
   while (!take()) sched_yield();
   const Hold hold;
   return act();

@@ -3,6 +3,7 @@
 // library's. The engine knows nothing of what it polls.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -46,15 +47,27 @@ const char* engine_hook();
 /// When this returns, MPI's progress polls the engine no more.
 void engine_unhook();
 
+namespace detail {
+extern constinit thread_local bool engine_polls_here, engine_driven_by_mpi_here;
+extern std::atomic<std::chrono::steady_clock::rep> engine_latest_time;
+}  // namespace detail
+
 /// Whether this thread polls, so that it would wait for itself if it waited for progress.
-bool engine_within();
+inline bool engine_within() {
+  return detail::engine_polls_here;
+}
 
 /// Whether MPI's progress has called the engine in this thread: then a poll need not make MPI progress.
-bool engine_driven_by_mpi();
+inline bool engine_driven_by_mpi() {
+  return detail::engine_driven_by_mpi_here;
+}
 
 /// The time of the engine's latest poll or pause. What is polled takes it for its time-outs: thousands of operations
 /// would each read the clock otherwise.
-std::chrono::steady_clock::time_point engine_time();
+inline std::chrono::steady_clock::time_point engine_time() {
+  using Clock = std::chrono::steady_clock;
+  return Clock::time_point(Clock::duration(detail::engine_latest_time.load(std::memory_order_relaxed)));
+}
 
 /// Polls all that is due. Returns the number of completions. Any thread may call it, also within MPI's progress or a
 /// poll; it does nothing while a thread is polling. Failures are logged: only exceptions of the program's callbacks

@@ -2,6 +2,8 @@
 // Each family of MPI libraries has an implementation, progress_<family>.cpp; the build picks one.
 #pragma once
 
+#include <atomic>
+
 namespace gpudt::interpose {
 
 /// Callbacks that MPI's progress loop calls. Both are thread-safe and do not throw.
@@ -29,7 +31,12 @@ class WithoutProgressThread {
   WithoutProgressThread& operator=(const WithoutProgressThread&) = delete;
 };
 
+namespace detail {
+inline std::atomic<void (*)()> wake_progress{nullptr};  ///< set where a thread of the library drives MPI
+}
 /// To be called when pending() has become true.
-void progress_wake();
+inline void progress_wake() {
+  if (void (*const wake)() = detail::wake_progress.load(std::memory_order_acquire)) wake();
+}
 
 }  // namespace gpudt::interpose

@@ -120,6 +120,7 @@ const char* progress_start(const Progressing& driven) {
   PMPI_Query_thread(&level);
   if (level == MPI_THREAD_MULTIPLE) {
     driver.start(driven);
+    detail::wake_progress.store([] { driver.wake(); }, std::memory_order_release);
   } else if (progress_thread_level(level) == level) {
     expect_threads();  // another library may progress workers of its own in a thread
     on_the_way = driven.advance;
@@ -131,11 +132,8 @@ const char* progress_start(const Progressing& driven) {
 
 void progress_stop() {
   on_the_way = nullptr;
+  detail::wake_progress.store(nullptr, std::memory_order_release);
   driver.stop();
-}
-
-void progress_wake() {
-  driver.wake();
 }
 
 WithoutProgressThread::WithoutProgressThread() NO_THREAD_SAFETY_ANALYSIS {  // until it is destroyed

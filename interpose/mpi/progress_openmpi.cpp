@@ -35,8 +35,6 @@ void progress_stop() {
   registered = nullptr;
 }
 
-void progress_wake() {}
-
 WithoutProgressThread::WithoutProgressThread() = default;
 WithoutProgressThread::~WithoutProgressThread() = default;
 

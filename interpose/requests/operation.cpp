@@ -16,17 +16,20 @@
 #include "interpose/requests/operations.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 
 Operations& operations = never_destroyed<Operations>();
+std::atomic<int> detail::held{0};
 
 namespace {
 
 constexpr std::chrono::seconds stop_timeout{2};  ///< for receives into device memory at MPI_Finalize
 
-std::atomic<int> held{0};  ///< generalized requests not yet freed
+/// Sends that a program may post before MPI makes progress, in which Open MPI walks through all queued sends.
+constexpr int given_between_progress = 64;
 
 /// Whether the operation may never complete: a receive that the program has given up may never be matched.
 bool may_never_end(const Operation& operation) {
@@ -55,7 +58,7 @@ int query(void* extra, MPI_Status* status) {
 
 int free_operation(void* extra) {
   auto* const operation = static_cast<Operation*>(extra);
-  take_from(held, 1);
+  take_from(detail::held, 1);
   operations.remove(operation);
   operations.retire(operation);
   return MPI_SUCCESS;
@@ -65,7 +68,7 @@ int free_operation(void* extra) {
 
 int Operations::reserve(Operation* operation) {
   operation->retain();  // the generalized request's reference, dropped in free_operation
-  add_to(held, 1);
+  add_to(detail::held, 1);
   const int error = PMPI_Grequest_start(
       query, free_operation,
       [](void* extra, int complete) {
@@ -94,6 +97,21 @@ void Operations::submit(Operation* operation, bool issued) {
   enter_list(operation);
   incoming_.push(operation);
   progress_wake();
+}
+
+int Operations::give(Operation& operation) {
+  SendPayload& payload = operation.moved.out();
+  const Outgoing out = payload.message();
+  mark(point::given);
+  const int code = operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag,
+                                  operation.channel.comm, &operation.inner);
+  payload.given();
+  add_to(operations.given_, 1, std::memory_order_relaxed);
+  return code;
+}
+
+void Operations::make_progress_now_and_then() {
+  if (given_.load(std::memory_order_relaxed) >= given_between_progress && !engine_within()) make_progress();
 }
 
 void Operations::list(Operation* operation) {
@@ -128,8 +146,7 @@ void Operations::retire(Operation* operation) {
   progress_wake();
 }
 
-void Operations::release_retired() {
-  if (retired_.load(std::memory_order_relaxed) == nullptr) return;
+void Operations::release_all_retired() {
   Operation* operation = retired_.exchange(nullptr, std::memory_order_acquire);
   while (operation != nullptr) std::exchange(operation, operation->next_retired)->release();
 }
@@ -175,7 +192,7 @@ void Operations::order_each(Wanted wanted) {
 void Operations::forget_comm(MPI_Comm comm) {
   order_each([&](const SendChannel& channel) { return channel.comm == comm; });
   watched_forget_comm(comm);
-  if (held.load() == 0 && live() == 0) return;
+  if (detail::held.load() == 0 && live() == 0) return;
   const auto kept = std::make_shared<const KeptHandler>(comm);
   {
     const LockGuard lock(mutex_);
@@ -186,7 +203,7 @@ void Operations::forget_comm(MPI_Comm comm) {
 }
 
 void Operations::forget_win(MPI_Win win) {
-  if (held.load() == 0 && live() == 0) return;
+  if (detail::held.load() == 0 && live() == 0) return;
   const LockGuard lock(mutex_);
   for (Operation* operation = listed_; operation != nullptr; operation = operation->next)
     if (operation->owner.win == win) operation->owner.win = MPI_WIN_NULL;
@@ -309,10 +326,6 @@ void engine_order_all() {
 void engine_forget_win(MPI_Win win) {
   operations.forget_win(win);
 }
-int engine_held() {
-  return held.load(std::memory_order_relaxed);
-}
-
 int tell(Operation& operation) {
   if (std::exchange(operation.told, true) || handlers_are_silent()) return operation.error;
   const ErrorOwner owner = operations.owner(operation);

@@ -216,8 +216,13 @@ void engine_forget_comm(MPI_Comm comm);
 /// Operations on `win` forget the handle, which is about to be freed.
 void engine_forget_win(MPI_Win win);
 
+namespace detail {
+extern std::atomic<int> held;
+}
 /// Generalized requests that the user holds. Zero means that no nonpersistent request is ours.
-int engine_held();
+inline int engine_held() {
+  return detail::held.load(std::memory_order_relaxed);
+}
 
 /// Which way the data of a request go.
 struct RequestWay {

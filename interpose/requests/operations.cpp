@@ -21,8 +21,6 @@ namespace {
 
 /// A pass stops looking for sends to issue after this number of peers whose first deferred send is still packing.
 constexpr int blocked_peers_max = 16;
-/// Sends that a program may post before MPI makes progress, in which Open MPI walks through all queued sends.
-constexpr int given_between_progress = 64;
 /// Number of operations whose data are under way that a step checks.
 constexpr std::size_t following_window = 64;
 
@@ -143,21 +141,6 @@ int Operations::issue_packed(std::deque<Operation*>& queue) {
     }
   }
   return completions;
-}
-
-int Operations::give(Operation& operation) {
-  SendPayload& payload = operation.moved.out();
-  const Outgoing out = payload.message();
-  mark(point::given);
-  const int code = operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag,
-                                  operation.channel.comm, &operation.inner);
-  payload.given();
-  add_to(operations.given_, 1, std::memory_order_relaxed);
-  return code;
-}
-
-void Operations::make_progress_now_and_then() {
-  if (given_.load(std::memory_order_relaxed) >= given_between_progress && !engine_within()) make_progress();
 }
 
 void Operations::issue(Operation* operation) {

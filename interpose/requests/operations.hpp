@@ -113,7 +113,10 @@ class Operations final : public Polled {
   void cancel_receives(bool on_device);
   void issued(const Operation& operation);
   bool is_issued(const SendChannel& channel, std::uint64_t number);
-  void release_retired();
+  void release_retired() {
+    if (retired_.load(std::memory_order_relaxed) != nullptr) release_all_retired();
+  }
+  void release_all_retired();
 
   std::atomic<int> live_{0};
   std::atomic<int> deferred_{0};  ///< sends that MPI has not been given yet

@@ -10,19 +10,19 @@
 namespace gpudt::interpose {
 
 Mutex persistent_mutex;
+std::atomic<int> detail::persistent_requests{0};
 
 namespace {
 
 auto& start_ended = never_destroyed<std::condition_variable_any>();
 auto& registry GUARDED_BY(persistent_mutex) = never_destroyed<std::unordered_map<MPI_Request, PersistentRef>>();
-std::atomic<int> registered{0};
 
 }  // namespace
 
 void persistent_enter(PersistentRef persistent) {
   const LockGuard lock(persistent_mutex);
   registry[persistent->real] = std::move(persistent);
-  registered.fetch_add(1);
+  detail::persistent_requests.fetch_add(1);
 }
 
 void persistent_adopt(Moved moved, MPI_Comm comm, MPI_Request real) {
@@ -46,7 +46,7 @@ PersistentRef persistent_remove(MPI_Request request) {
   if (entry == registry.end()) return nullptr;
   PersistentRef persistent = std::move(entry->second);
   registry.erase(entry);
-  registered.fetch_sub(1);
+  detail::persistent_requests.fetch_sub(1);
   return persistent;
 }
 
@@ -80,13 +80,7 @@ bool persistent_active(MPI_Request request) {
   return persistent && persistent->active != MPI_REQUEST_NULL;
 }
 
-int persistent_count() {
-  return registered.load(std::memory_order_relaxed);
-}
-
 void persistent_exchange(std::vector<MPI_Request>& requests, std::vector<bool>& mine) {
-  mine.assign(requests.size(), false);
-  if (persistent_count() == 0) return;
   const LockGuard lock(persistent_mutex);
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const auto entry = registry.find(requests[i]);
@@ -118,7 +112,7 @@ void persistent_forget_comm(MPI_Comm comm) {
 void persistent_stop() {
   const LockGuard lock(persistent_mutex);
   registry.clear();
-  registered.store(0);
+  detail::persistent_requests.store(0);
 }
 
 }  // namespace gpudt::interpose

@@ -8,6 +8,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -78,11 +79,16 @@ std::shared_ptr<Payload> persistent_payload(MPI_Request request);
 /// Whether it has been started, and no call has completed it yet.
 bool persistent_active(MPI_Request request);
 
+namespace detail {
+extern std::atomic<int> persistent_requests;
+}
 /// Persistent requests of ours that exist.
-int persistent_count();
+inline int persistent_count() {
+  return detail::persistent_requests.load(std::memory_order_relaxed);
+}
 
 /// Exchanges our persistent requests for what MPI is to see: the generalized request of a started one,
-/// MPI_REQUEST_NULL for an inactive one. Sets `mine[i]` to whether requests[i] was exchanged.
+/// MPI_REQUEST_NULL for an inactive one. Sets `mine[i]` if requests[i] was exchanged; it has as many elements.
 void persistent_exchange(std::vector<MPI_Request>& requests, std::vector<bool>& mine);
 
 /// The started operation of `request` has completed and its generalized request is gone: inactive again.

@@ -346,10 +346,6 @@ int WatchedReceive::free(MPI_Request* request) {
   return code;
 }
 
-bool watched_wanted() {
-  return watched_count() != 0 && peer_was_offered();
-}
-
 WatchedReceive* watched_find(MPI_Request request) {
   return watched_count() == 0 || request == MPI_REQUEST_NULL ? nullptr : all.find(request);
 }

@@ -91,7 +91,9 @@ inline int watched_count() {
   return watched_receives.load(std::memory_order_relaxed);
 }
 /// Whether the engine is to check watched receives.
-bool watched_wanted();
+inline bool watched_wanted() {
+  return watched_count() != 0 && peer_was_offered();
+}
 /// The watched receive of `request`; null if there is none.
 WatchedReceive* watched_find(MPI_Request request);
 /// For the engine: checks some, or all, that are pending. Returns how many have been replaced. `waits`: waits for those

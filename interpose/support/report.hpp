@@ -163,7 +163,10 @@ enum class PeerEvent {
   from_host,   ///< a message from host memory, offered for the receiver's GPU
 };
 inline constexpr int peer_events = 9;
-void report_peer(PeerEvent event);
+void report_peer_now(PeerEvent event);
+inline void report_peer(PeerEvent event) {
+  if (buffers_followed) report_peer_now(event);
+}
 
 /// What was slow and can be avoided; report_hints.cpp says how.
 enum class Fallback {
@@ -173,7 +176,10 @@ enum class Fallback {
   nonblocking_collective,  ///< a nonblocking or persistent collective that has gone through the host
 };
 inline constexpr int fallback_kinds = 4;
-void report_fallback(Fallback kind);
+void report_fallback_now(Fallback kind);
+inline void report_fallback(Fallback kind) {
+  if (report_wanted) report_fallback_now(kind);
+}
 
 /// Records why there are no peer transfers in this run; `why` must be a string literal.
 void report_no_peers(const char* why);

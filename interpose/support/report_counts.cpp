@@ -131,8 +131,8 @@ void Timed::stop() {
   if (call_ != nullptr) count_wait(call_, taken);
 }
 
-void report_peer(PeerEvent event) {
-  if (buffers_followed) counts.peer[static_cast<int>(event)].fetch_add(1, std::memory_order_relaxed);
+void report_peer_now(PeerEvent event) {
+  counts.peer[static_cast<int>(event)].fetch_add(1, std::memory_order_relaxed);
 }
 
 const char* report_counter(int index, std::int64_t& value) {
@@ -147,8 +147,8 @@ const char* report_counter_meaning(int index) {
   return counter == nullptr ? nullptr : counter->meaning;
 }
 
-void report_fallback(Fallback kind) {
-  if (report_wanted) counts.fallbacks[static_cast<int>(kind)].fetch_add(1, std::memory_order_relaxed);
+void report_fallback_now(Fallback kind) {
+  counts.fallbacks[static_cast<int>(kind)].fetch_add(1, std::memory_order_relaxed);
 }
 
 void report_no_peers(const char* why) {

@@ -130,13 +130,12 @@ void require_checks(const char* call, const Went& went, std::int64_t bytes) {
   current->bytes_ = bytes;
 }
 
-void require_names(int rank) {
-  if (require_wanted && innermost != nullptr) innermost->rank_ = rank;
+void require_names_now(int rank) {
+  if (innermost != nullptr) innermost->rank_ = rank;
 }
 
-bool require_explains(const char* why) {
-  if (require_wanted && innermost != nullptr) innermost->explanation_ = why;
-  return false;
+void require_explains_now(const char* why) {
+  if (innermost != nullptr) innermost->explanation_ = why;
 }
 
 const char* require_explanation() {

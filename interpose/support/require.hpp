@@ -37,8 +37,8 @@ class Shortfalls {
 
  private:
   friend void require_checks(const char* call, const Went& went, std::int64_t bytes);
-  friend void require_names(int rank);
-  friend bool require_explains(const char* why);
+  friend void require_names_now(int rank);
+  friend void require_explains_now(const char* why);
   friend const char* require_explanation();
   friend bool require_fails_call();
 
@@ -70,9 +70,16 @@ class OutsideCalls {
 /// Whether data of `call`, `bytes` bytes, are among those that GPUDT_REQUIRE wants on GPUs.
 bool require_covers(const char* call, std::int64_t bytes);
 /// Notes the other process of the call that is being made.
-void require_names(int rank);
+void require_names_now(int rank);
+inline void require_names(int rank) {
+  if (require_wanted) require_names_now(rank);
+}
 /// Notes why the call that is being made is not done by GPUs: `why`, a string literal. Returns false, for conditions.
-bool require_explains(const char* why);
+void require_explains_now(const char* why);
+inline bool require_explains(const char* why) {
+  if (require_wanted) require_explains_now(why);
+  return false;
+}
 /// What require_explains() has noted last for this call; null if nothing.
 const char* require_explanation();
 /// If a call is being made, it fails at its end for an operation that has been judged. False if none is.

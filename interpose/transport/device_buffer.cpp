@@ -69,12 +69,14 @@ std::uintptr_t address_at(const void* buffer, MPI_Aint offset) {
 /// Addresses of the first byte of the first element, and of the lowest and highest byte of all.
 struct Reach {
   std::uintptr_t first, low, high;
+  const datatype::TypeInfoRef* known = nullptr;  ///< of the type, until it is freed; null: not looked up, or not known
 
   Reach(const void* buffer, std::int64_t count, MPI_Datatype type) {
     first = low = high = address_at(buffer, 0);
     if (datatype::basic_types.size(type) != 0) return;  // contiguous: all in one memory
-    if (const datatype::TypeInfo* const known = datatype::known_type(type)) {
-      take(known->layout(), count);
+    known = datatype::known_type(type);
+    if (known != nullptr) {
+      take((*known)->layout(), count);
       return;
     }
     MPI_Aint true_lb = 0, true_extent = 0, lb = 0, extent = 0;
@@ -177,7 +179,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
     if (reach.low == reach.first) operand.allocation = location.allocation;
   }
   mark(point::classified);
-  operand.info = datatype::type_info(type);
+  operand.info = reach.known != nullptr ? *reach.known : datatype::type_info(type);
   if (!operand.info || operand.info->layout().size() == 0) return false;
   operand.buffer = const_cast<void*>(buffer);
   operand.count = count;
@@ -240,11 +242,6 @@ OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer
     else
       datatype::unpack(layout, operand.count, operand.buffer, first, last, place);
   });
-}
-
-bool OperandTransfer::done() {
-  return transfer_.done() &&
-         std::all_of(others_.begin(), others_.end(), [](device::Transfer& each) { return each.done(); });
 }
 
 void OperandTransfer::wait() {

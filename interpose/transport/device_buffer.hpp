@@ -67,7 +67,10 @@ class OperandTransfer {
   /// device::start(); throws device::Error.
   OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin, std::int64_t end,
                   void* packed, std::optional<device::MemoryKind> packed_kind = {});
-  bool done();
+  bool done() {
+    return transfer_.done() &&
+           std::all_of(others_.begin(), others_.end(), [](device::Transfer& each) { return each.done(); });
+  }
   void wait();
 
  private:

@@ -57,8 +57,7 @@ LazyRoom LazyRoom::of(std::size_t bytes) {
   return room;
 }
 
-LazyRoom::~LazyRoom() {
-  if (data_ == nullptr) return;
+void LazyRoom::give_back() noexcept {
   if (written_ > pages_kept) madvise(data_ + pages_kept, bytes_ - pages_kept, MADV_DONTNEED);
   if (!keep(data_, bytes_)) munmap(data_, bytes_);
 }

@@ -17,13 +17,16 @@ class LazyRoom {
     swap(taken);
     return *this;
   }
-  ~LazyRoom();
+  ~LazyRoom() {
+    if (data_ != nullptr) give_back();
+  }
   explicit operator bool() const { return data_ != nullptr; }
   std::byte* data() const { return data_; }
   /// Notes that the first `bytes` bytes have been written: the destructor returns their pages to the system.
   void note_written(std::size_t bytes) { written_ = bytes > written_ ? bytes : written_; }
 
  private:
+  void give_back() noexcept;
   void swap(LazyRoom& other) noexcept;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0, written_ = 0;

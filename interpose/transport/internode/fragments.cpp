@@ -38,12 +38,6 @@ void Chunks::make() {
   for (int i = chunk_count; made_ && i > 0; --i) idle_.push_back(i - 1);
 }
 
-bool Chunks::usable() {
-  const LockGuard lock(mutex_);
-  make();
-  return made_;
-}
-
 int Chunks::take() {
   const LockGuard lock(mutex_);
   make();

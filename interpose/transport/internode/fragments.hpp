@@ -31,7 +31,11 @@ class Chunks {
   /// Takes an idle chunk; negative: there is none at present, or no memory for chunks.
   int take();
   void put(int chunk);
-  bool usable();
+  bool usable() {
+    const LockGuard lock(mutex_);
+    if (!tried_) make();
+    return made_;
+  }
   Segment& segment() const { return own_; }
 
  private:
