@@ -83,10 +83,13 @@ std::string prefix() {
   return "gpudt-" + std::to_string(geteuid()) + "-";
 }
 
-/// The job's name has parts that other users cannot know, so that they cannot be there first.
+}  // namespace
+
 std::string path_of(const std::string& job) {
   return shared_memory + prefix() + std::to_string(std::hash<std::string>()(job));
 }
+
+namespace {
 
 /// Empty if the file cannot be opened, or others than this user may have made or changed it (EPERM).
 File open_private(const std::string& path, int access) {

@@ -18,6 +18,10 @@
 
 namespace gpudt::interpose::peer {
 
+/// The name of the job's file while it has one. It depends on parts of the job's name that other users cannot know, so
+/// that they cannot be there first.
+std::string path_of(const std::string& job);
+
 /// Announces this process, `rank`, to the processes of this node, with the number `what`, 1 to 255. To be called once
 /// in a job. If it returns false, other processes see nothing. `on_node`: number of processes of the job on this node;
 /// negative: unknown.

@@ -17,6 +17,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/support/catch.hpp"
 
@@ -38,24 +39,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::vector<std::string> jobs;
+
 std::string new_job() {
-  static int jobs = 0;
-  return "segments" + std::to_string(getpid()) + "." + std::to_string(++jobs);
+  return jobs.emplace_back("segments" + std::to_string(getpid()) + "." + std::to_string(jobs.size()));
 }
 
+/// The files of this test's jobs: other processes come and go in /dev/shm meanwhile.
 std::set<fs::path> shared_files() {
   std::set<fs::path> files;
-  for (const auto& entry : fs::recursive_directory_iterator("/dev/shm")) files.insert(entry.path());
+  for (const std::string& job : jobs)
+    if (const fs::path path = path_of(job); fs::exists(fs::symlink_status(path))) files.insert(path);
   return files;
 }
 
-/// What `act` leaves in /dev/shm that was not there, but of other processes' what they make meanwhile.
+/// What `act` leaves in /dev/shm that was not there.
 std::set<fs::path> made_by(const std::function<void()>& act) {
   const std::set<fs::path> before = shared_files();
   act();
   std::set<fs::path> made;
   for (const fs::path& path : shared_files())
-    if (!before.contains(path) && path.filename().string().find("vader") == std::string::npos) made.insert(path);
+    if (!before.contains(path)) made.insert(path);
   return made;
 }
 
