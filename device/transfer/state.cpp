@@ -32,6 +32,10 @@ bool Transfer::done() {
   return pageable_ ? pageable_->done() : !state_ || state_->done();
 }
 
+bool Transfer::surely_under_way() const noexcept {
+  return state_ && state_->surely_under_way();
+}
+
 void Transfer::wait() {
   while (pageable_ && !pageable_->done()) std::this_thread::yield();
   if (state_) state_->wait();
@@ -79,6 +83,11 @@ bool Transfer::State::done() {
     poll();
   }
   return finished;
+}
+
+bool Transfer::State::surely_under_way() const {
+  if (queued.load(std::memory_order_acquire)) return !channel->closed();
+  return !finished && resident == nullptr && !failure && !landed();
 }
 
 bool Transfer::State::landed() const {

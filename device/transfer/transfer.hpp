@@ -40,6 +40,9 @@ class Transfer {
 
   /// True once the data has arrived; stays true. Throws Error if the GPU reports a failure.
   bool done();
+  /// Whether it is certainly not done: a look that takes a fraction of done()'s time. Where many are waited for within
+  /// a Gathering, whose end launches what is queued, done() need be called only for one of them, to find errors.
+  bool surely_under_way() const noexcept;
   /// Polls until done().
   void wait();
   explicit operator bool() const { return state_ != nullptr || pageable_ != nullptr; }

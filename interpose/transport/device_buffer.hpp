@@ -72,6 +72,7 @@ class OperandTransfer {
            std::all_of(others_.begin(), others_.end(), [](device::Transfer& each) { return each.done(); });
   }
   void wait();
+  const device::Transfer& first() const { return transfer_; }
 
  private:
   device::Transfer transfer_;

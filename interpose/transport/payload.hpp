@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "device/transfer/transfer.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/support/report.hpp"
 
@@ -38,6 +39,9 @@ class Payload {
   virtual void restart() {}
   /// True when what has been started last is done.
   virtual bool done() = 0;
+  /// After done() has returned false: a transfer without whose end it returns false again, until it is called again.
+  /// Null if there is none.
+  virtual const device::Transfer* awaited() const { return nullptr; }
   virtual void wait() {
     const Timed timed(Clock::transfer);
     wait_until([this] { return done(); }, for_message);
