@@ -28,12 +28,12 @@ constexpr std::uint32_t polls_per_yield = 64;
 constexpr std::size_t runs_prefetched = 32;
 }  // namespace
 
-bool Transfer::done() {
-  return pageable_ ? pageable_->done() : !state_ || state_->done();
-}
-
 bool Transfer::surely_under_way() const noexcept {
   return state_ && state_->surely_under_way();
+}
+
+bool Transfer::has_ended() {
+  return pageable_ ? pageable_->done() : state_->done();
 }
 
 void Transfer::wait() {

@@ -39,7 +39,7 @@ class Transfer {
   explicit Transfer(PageableOwner pageable) noexcept : pageable_(std::move(pageable)) {}
 
   /// True once the data has arrived; stays true. Throws Error if the GPU reports a failure.
-  bool done();
+  bool done() { return (!state_ && !pageable_) || has_ended(); }
   /// Whether it is certainly not done: a look that takes a fraction of done()'s time. Where many are waited for within
   /// a Gathering, whose end launches what is queued, done() need be called only for one of them, to find errors.
   bool surely_under_way() const noexcept;
@@ -49,6 +49,8 @@ class Transfer {
   Way way() const;  ///< kernel or copy; automatic if there was nothing to move
 
  private:
+  bool has_ended();
+
   StateOwner state_;
   PageableOwner pageable_;  ///< in place of a state
 };

@@ -157,11 +157,6 @@ void BoardGroup::leave(std::uint64_t call) {
   own_->left.store(left, std::memory_order_release);
 }
 
-const std::shared_ptr<BoardGroup>& boards_of(CommState& state) {
-  if (!state.boards) state.boards = std::make_shared<BoardGroup>(state.members, state.members.key);
-  return state.boards;
-}
-
 // Not if the default stream's order is kept: buffers of a call that MPI is given later would be marked too late.
 bool may_offer(BoardGroup& group) {
   return active.load(std::memory_order_acquire) && device::in_use() && !device::keeps_order() && group.has_room() &&

@@ -136,7 +136,10 @@ class BoardGroup {
 };
 
 /// The boards of an intracommunicator whose processes are all on this node.
-const std::shared_ptr<BoardGroup>& boards_of(CommState& state);
+inline const std::shared_ptr<BoardGroup>& boards_of(CommState& state) {
+  if (!state.boards) state.boards = std::make_shared<BoardGroup>(state.members, state.members.key);
+  return state.boards;
+}
 /// Whether this process may publish its next call, a nonblocking one: there may be data for GPUs, there is room, and
 /// no other process is known to have declined.
 bool may_offer(BoardGroup& group);

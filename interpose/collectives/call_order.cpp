@@ -15,6 +15,8 @@
 #include "interpose/support/require.hpp"
 
 namespace gpudt::interpose {
+std::atomic<std::size_t> detail::collectives_waiting{0};
+
 namespace {
 
 struct Waiting {
@@ -39,7 +41,6 @@ struct Order {
   std::vector<Freed<MPI_Op>> ops GUARDED_BY(mutex);
 };
 auto& order = never_destroyed<Order>();
-std::atomic<std::size_t> waiting{0};  ///< calls
 
 /// Whether a call has to keep its place among those on its communicator.
 enum class Place { in_order, anywhere };
@@ -51,7 +52,7 @@ void enter(const void* call, MPI_Comm comm, Place place) {
     return;
   }
   order.waiting.push_back({call, comm, ++order.last_number});
-  waiting.store(order.waiting.size());
+  detail::collectives_waiting.store(order.waiting.size());
 }
 
 /// Whether no earlier call on the same communicator waits.
@@ -80,7 +81,7 @@ void leave(const void* call) {
     const LockGuard lock(order.mutex);
     if (std::erase_if(order.starts, is_it) != 0) return;
     std::erase_if(order.waiting, is_it);
-    waiting.store(order.waiting.size());
+    detail::collectives_waiting.store(order.waiting.size());
     if (order.types.empty() && order.ops.empty()) return;
     const std::uint64_t first = order.waiting.empty() ? order.last_number + 1 : order.waiting.front().number;
     types = no_longer_used(order.types, first);
@@ -190,15 +191,14 @@ class WaitingCall : public CallPayload {
 
 }  // namespace
 
-bool collectives_wait(MPI_Comm comm) {
-  if (waiting.load(std::memory_order_acquire) == 0) return false;
+bool detail::collectives_wait_on(MPI_Comm comm) {
   const LockGuard lock(order.mutex);
   return std::any_of(order.waiting.begin(), order.waiting.end(),
                      [comm](const Waiting& each) { return each.comm == comm; });
 }
 
-void settle_collectives(MPI_Comm comm) {
-  if (!collectives_wait(comm) || engine_within()) return;
+void detail::settle_waiting(MPI_Comm comm) {
+  if (engine_within()) return;
   wait_until([comm] { return !collectives_wait(comm); }, for_others);
 }
 
@@ -255,13 +255,13 @@ bool keep(Handle* handle, Handle null, std::vector<Freed<Handle>>& freed) REQUIR
 }  // namespace
 
 bool free_type_later(MPI_Datatype* type) {
-  if (waiting.load(std::memory_order_acquire) == 0 || datatype::is_predefined(*type)) return false;
+  if (detail::collectives_waiting.load(std::memory_order_acquire) == 0 || datatype::is_predefined(*type)) return false;
   const LockGuard lock(order.mutex);
   return keep(type, MPI_DATATYPE_NULL, order.types);
 }
 
 bool free_op_later(MPI_Op* op) {
-  if (waiting.load(std::memory_order_acquire) == 0 || is_predefined_operator(*op)) return false;
+  if (detail::collectives_waiting.load(std::memory_order_acquire) == 0 || is_predefined_operator(*op)) return false;
   const LockGuard lock(order.mutex);
   return keep(op, MPI_OP_NULL, order.ops);
 }

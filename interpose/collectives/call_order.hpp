@@ -11,6 +11,8 @@
 
 #include <mpi.h>
 
+#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 
@@ -23,11 +25,21 @@ namespace gpudt::interpose {
 /// Gives a call to MPI, either at once or after others (Call::late).
 using StartInMpi = std::function<int(const Call&)>;
 
+namespace detail {
+extern std::atomic<std::size_t> collectives_waiting;  ///< calls, on all communicators
+bool collectives_wait_on(MPI_Comm comm);
+void settle_waiting(MPI_Comm comm);
+}  // namespace detail
+
 /// Whether calls on `comm` wait. Costs one atomic load if no call waits on any communicator.
-bool collectives_wait(MPI_Comm comm);
+inline bool collectives_wait(MPI_Comm comm) {
+  return detail::collectives_waiting.load(std::memory_order_acquire) != 0 && detail::collectives_wait_on(comm);
+}
 /// Waits until no call on `comm` waits. To be called before a blocking collective on `comm`, and before other functions
 /// that are collective over it. Returns at once inside the engine, where nothing can advance.
-void settle_collectives(MPI_Comm comm);
+inline void settle_collectives(MPI_Comm comm) {
+  if (collectives_wait(comm)) detail::settle_waiting(comm);
+}
 
 /// Queues a nonblocking call. Publishes `offered`, unless it is null. May throw std::bad_alloc.
 int start_waiting(const Call& call, MPI_Comm comm, std::unique_ptr<BoardCall> offered, StartInMpi start);

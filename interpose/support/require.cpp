@@ -138,8 +138,8 @@ void require_explains_now(const char* why) {
   if (innermost != nullptr) innermost->explanation_ = why;
 }
 
-const char* require_explanation() {
-  return require_wanted && innermost != nullptr ? innermost->explanation_ : nullptr;
+const char* require_explanation_now() {
+  return innermost != nullptr ? innermost->explanation_ : nullptr;
 }
 
 bool require_fails_call() {

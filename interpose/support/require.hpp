@@ -39,7 +39,7 @@ class Shortfalls {
   friend void require_checks(const char* call, const Went& went, std::int64_t bytes);
   friend void require_names_now(int rank);
   friend void require_explains_now(const char* why);
-  friend const char* require_explanation();
+  friend const char* require_explanation_now();
   friend bool require_fails_call();
 
   void log(int rank) const;
@@ -81,7 +81,10 @@ inline bool require_explains(const char* why) {
   return false;
 }
 /// What require_explains() has noted last for this call; null if nothing.
-const char* require_explanation();
+const char* require_explanation_now();
+inline const char* require_explanation() {
+  return require_wanted ? require_explanation_now() : nullptr;
+}
 /// If a call is being made, it fails at its end for an operation that has been judged. False if none is.
 bool require_fails_call();
 

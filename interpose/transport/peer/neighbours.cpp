@@ -217,10 +217,6 @@ device::Importers importer(int rank) {
   return segment == nullptr ? device::all_importers : device::Importers::process((*segment)->number);
 }
 
-device::Exporter exporter_of(const Segment& segment) {
-  return {static_cast<std::uint64_t>(segment->rank), &segment->exports, (*world->own)->number};
-}
-
 // --- the protocol of a message to one of them
 // --------------------------------------------------------------------------
 

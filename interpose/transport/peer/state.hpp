@@ -240,7 +240,9 @@ void note_shared_gpu(int rank, int ordinal);
 /// For device::export_memory() of memory that process `rank` is to map.
 device::Importers importer(int rank);
 /// For device::import_memory() of memory of the process that has the segment.
-device::Exporter exporter_of(const Segment& segment);
+inline device::Exporter exporter_of(const Segment& segment) {
+  return {static_cast<std::uint64_t>(segment->rank), &segment->exports, (*world->own)->number};
+}
 
 // --- the protocol of a message to one of them
 // --------------------------------------------------------------------------
