@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "device/transfer/transfer.hpp"
+#include "device/device.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/support/report.hpp"
 
