@@ -28,7 +28,7 @@ constexpr std::uint32_t polls_per_yield = 64;
 constexpr std::size_t runs_prefetched = 32;
 }  // namespace
 
-bool Transfer::surely_under_way() const noexcept {
+bool Transfer::surely_under_way() noexcept {
   return state_ && state_->surely_under_way();
 }
 
@@ -85,9 +85,14 @@ bool Transfer::State::done() {
   return finished;
 }
 
-bool Transfer::State::surely_under_way() const {
-  if (queued.load(std::memory_order_acquire)) return !channel->closed();
-  return !finished && resident == nullptr && !failure && !landed();
+/// Leaves to done() those polls in which it does more than look at the flag.
+bool Transfer::State::surely_under_way() {
+  if (queued.load(std::memory_order_acquire)) return !channel->closed() && !Gathering::is_nested();
+  if (finished || resident != nullptr || failure || landed()) return false;
+  const std::uint32_t next = polls + 1;
+  if (next % polls_per_observation == 1 || next % polls_per_clock == 0) return false;
+  polls = next;
+  return true;
 }
 
 bool Transfer::State::landed() const {

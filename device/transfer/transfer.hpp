@@ -40,9 +40,10 @@ class Transfer {
 
   /// True once the data has arrived; stays true. Throws Error if the GPU reports a failure.
   bool done() { return (!state_ && !pageable_) || has_ended(); }
-  /// Whether it is certainly not done: a look that takes a fraction of done()'s time. Where many are waited for within
-  /// a Gathering, whose end launches what is queued, done() need be called only for one of them, to find errors.
-  bool surely_under_way() const noexcept;
+  /// Whether it is certainly not done. Takes a fraction of done()'s time, where many are waited for. Within a
+  /// Gathering, whose end launches what is queued, nothing is lost if done() is called only when this returns false: it
+  /// does so now and then, for done() to look for errors.
+  bool surely_under_way() noexcept;
   /// Polls until done().
   void wait();
   explicit operator bool() const { return state_ != nullptr || pageable_ != nullptr; }
@@ -87,8 +88,11 @@ class Gathering {
   static constexpr std::int64_t long_bytes = 4 << 20;
   /// Transfers longer than `most_bytes` are not queued.
   explicit Gathering(std::int64_t most_bytes) noexcept
-      : outer_(std::exchange(gathered_bytes, std::max(gathered_bytes, most_bytes))) {}
+      : outer_(std::exchange(gathered_bytes, std::max(gathered_bytes, most_bytes))) {
+    ++depth;
+  }
   ~Gathering() {
+    --depth;
     gathered_bytes = outer_;
     if (outer_ == 0) launch();
   }
@@ -96,10 +100,13 @@ class Gathering {
   Gathering& operator=(const Gathering&) = delete;
   /// The longest transfer that this thread gathers; 0: none.
   static std::int64_t longest() { return gathered_bytes; }
+  /// Whether this thread has more than one, so that the end of the inner one launches nothing.
+  static bool is_nested() { return depth > 1; }
 
  private:
   static void launch() noexcept;
   static constinit thread_local std::int64_t gathered_bytes;
+  static constinit thread_local int depth;
   std::int64_t outer_;
 };
 

@@ -119,8 +119,8 @@ const char* progress_start(const Progressing& driven) {
   int level = MPI_THREAD_SINGLE;
   PMPI_Query_thread(&level);
   if (level == MPI_THREAD_MULTIPLE) {
-    driver.start(driven);
     detail::wake_progress.store([] { driver.wake(); }, std::memory_order_release);
+    driver.start(driven);
   } else if (progress_thread_level(level) == level) {
     expect_threads();  // another library may progress workers of its own in a thread
     on_the_way = driven.advance;

@@ -346,24 +346,23 @@ bool Operations::has_ended(Operation* operation) {
 }
 
 /// Completes operations whose data have moved. Checks all or, for Tests::some, a window that moves on from call to
-/// call. Goes on while it finds some. Once one has turned out not to be over, others whose transfers are surely under
-/// way are not asked: with many pending most of the time would go into that.
+/// call. Goes on while it finds some. With many pending most of the time would go into asking those whose transfers are
+/// surely under way.
 int Operations::finish(Tests tests) {
   int completions = 0;
-  bool waits = false;
   if (tests == Tests::all) next_ = 0;
   const std::size_t window = tests == Tests::all ? following_.size() : std::min(following_window, following_.size());
   for (std::size_t left = window; left > 0 && !following_.empty(); --left) {
     if (next_ >= following_.size()) next_ = 0;
     Followed& followed = following_[next_];
     Operation* const operation = followed.operation;
-    if (waits && followed.awaited != nullptr && followed.awaited->surely_under_way()) {
+    if (followed.awaited != nullptr && followed.awaited->surely_under_way()) {
       ++next_;
       continue;
     }
+    followed.awaited = nullptr;  // an exception of the program may leave has_ended()
     if (!has_ended(operation)) {
-      followed.awaited = operation->step == Step::moving ? operation->moved->awaited() : nullptr;
-      waits = true;
+      if (operation->step == Step::moving) followed.awaited = operation->moved->awaited();
       ++next_;
       continue;
     }

@@ -140,7 +140,7 @@ class Operations final : public Polled {
   std::vector<Operation*> arrived_;  ///< Step::reading or Step::starting
   struct Followed {
     Operation* operation;
-    const device::Transfer* awaited = nullptr;  ///< Payload::awaited()
+    device::Transfer* awaited = nullptr;  ///< Payload::awaited()
   };
   std::vector<Followed> following_;  ///< the others whose real operations have ended, or that have none
   std::size_t next_ = 0;             ///< the place in following_ where the next step begins

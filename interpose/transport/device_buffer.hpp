@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -72,7 +73,7 @@ class OperandTransfer {
            std::all_of(others_.begin(), others_.end(), [](device::Transfer& each) { return each.done(); });
   }
   void wait();
-  const device::Transfer& first() const { return transfer_; }
+  device::Transfer& first() { return transfer_; }
 
  private:
   device::Transfer transfer_;

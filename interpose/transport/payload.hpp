@@ -41,7 +41,7 @@ class Payload {
   virtual bool done() = 0;
   /// After done() has returned false: a transfer without whose end it returns false again, until it is called again.
   /// Null if there is none.
-  virtual const device::Transfer* awaited() const { return nullptr; }
+  virtual device::Transfer* awaited() { return nullptr; }
   virtual void wait() {
     const Timed timed(Clock::transfer);
     wait_until([this] { return done(); }, for_message);

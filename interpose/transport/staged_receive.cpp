@@ -107,7 +107,7 @@ bool StagedReceive::done() {
   return true;
 }
 
-const device::Transfer* StagedReceive::awaited() const {
+device::Transfer* StagedReceive::awaited() {
   if (receiver_) return receiver_started_ ? receiver_->awaited() : nullptr;
   return &transfer_.first();
 }

@@ -1,8 +1,11 @@
 #include "interpose/transport/peer/descriptors.hpp"
 
+#include <algorithm>
+#include <bitset>
 #include <cstring>
 #include <new>
 #include <utility>
+#include <vector>
 
 namespace gpudt::interpose::peer {
 
@@ -189,8 +192,7 @@ void mark_matched(Descriptor& descriptor) {
   descriptor.matched.store(1);
 }
 
-// --- what they describe
-// ------------------------------------------------------------------------------------------------
+// --- what they describe ----------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -7,6 +7,10 @@
 // transfer, and need not parse, map or plan anything again.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose::peer {
@@ -76,8 +80,7 @@ Offered find_unreceived(const Envelope& envelope, Find find) {
   return find();
 }
 
-// --- what they describe
-// -------------------------------------------------------------------------------------------------
+// --- what they describe ----------------------------------------------------------------------------------------------
 
 /// Stores a value unless `place` has it: a cache line that is not written stays in the other process's caches, too.
 template <class Value>

@@ -217,8 +217,7 @@ device::Importers importer(int rank) {
   return segment == nullptr ? device::all_importers : device::Importers::process((*segment)->number);
 }
 
-// --- the protocol of a message to one of them
-// --------------------------------------------------------------------------
+// --- the protocol of a message to one of them ------------------------------------------------------------------------
 
 bool may_offer(MPI_Comm comm) {
   return comm != MPI_COMM_NULL && (peer_checks() || (peer_checks_hidden() && comm == hidden_comm()));

@@ -260,7 +260,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   void start(const datatype::LayoutRef& layout, std::int64_t count, void* user);
   bool done();
   /// Payload::awaited()
-  const device::Transfer* awaited() const {
+  device::Transfer* awaited() {
     const bool all_started = released_ || (source_ == Source::memory && fetched_ == wanted_);
     return all_started && !transfers_.empty() ? &transfers_.front() : nullptr;
   }

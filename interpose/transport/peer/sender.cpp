@@ -113,7 +113,8 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   if (!message.on_host) note_index(index, operand, rank);
   if (!remote) announce_offers(*reach(rank));
   PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
-  const bool by_peer = protocol == Protocol::peer && rank != world->rank, refused = has_refused(rank, traffic);
+  const bool by_peer = protocol == Protocol::peer && rank != world->rank,
+             refused = by_peer && has_refused(rank, traffic);
   const bool fetched = by_peer && !neighbour.shares_gpu && !refused;
   const bool wanted_in_fragments = by_peer && !world->forced && message.bytes <= longest_not_packed && refused &&
                                    !std::exchange(neighbour.packs_next, false) && world->chunks->usable();

@@ -185,8 +185,7 @@ struct World {
 
 extern World* world;  ///< null before peer_start(). Never freed: messages in transit at MPI_Finalize may need it
 
-// --- processes: neighbours.cpp
-// -------------------------------------------------------------------------------------------------------
+// --- processes: neighbours.cpp ---------------------------------------------------------------------------------------
 
 /// The delete callback of World::keyval: drops the ranks kept with a communicator.
 int drop_ranks(MPI_Comm, int, void* value, void*);
@@ -244,8 +243,7 @@ inline device::Exporter exporter_of(const Segment& segment) {
   return {static_cast<std::uint64_t>(segment->rank), &segment->exports, (*world->own)->number};
 }
 
-// --- the protocol of a message to one of them
-// --------------------------------------------------------------------------
+// --- the protocol of a message to one of them ------------------------------------------------------------------------
 
 /// Whether messages on `comm` may be offered at all.
 bool may_offer(MPI_Comm comm);
@@ -260,8 +258,7 @@ bool is_met(int rank);
 Protocol choose_known(const DeviceBuffer& operand, int rank, const Envelope& envelope, Message& message, Route& route)
     REQUIRES(world->mutex);
 
-// --- where data lie: mapping.cpp
-// ----------------------------------------------------------------------------------------
+// --- where data lie: mapping.cpp -------------------------------------------------------------------------------------
 
 /// Whether all of the operand lies in the allocation, as its first byte does.
 bool holds(const device::Exported& memory, const DeviceBuffer& operand);
@@ -300,11 +297,10 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 bool map_for_host(int ordinal, const Segment& other, const RemoteBuffer& place, std::int64_t bytes,
                   MappedBuffer& operand);
 
-// --- plain messages: plain_messages.cpp
-// --------------------------------------------------------------------------------------------------
+// --- plain messages: plain_messages.cpp ------------------------------------------------------------------------------
 
-/// Whether plain messages to process `rank` that are as long as the RTS of descriptor `index` may be under way.
 bool plain_of_length_under_way(const PlainSent& sent, int rank, int index) REQUIRES(world->mutex);
+/// Whether plain messages to process `rank` that are as long as the RTS of descriptor `index` may be under way.
 inline bool plain_under_way(int rank, int index) REQUIRES(world->mutex) {
   const auto& sent = world->neighbours[static_cast<std::size_t>(rank)].plain;
   return sent && plain_of_length_under_way(*sent, rank, index);
