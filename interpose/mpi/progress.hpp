@@ -26,7 +26,7 @@ void progress_stop();
 class WithoutProgressThread {
  public:
   WithoutProgressThread();
-  ~WithoutProgressThread();
+  ~WithoutProgressThread();  // NOLINT(performance-trivially-destructible): it is not over MPICH
   WithoutProgressThread(const WithoutProgressThread&) = delete;
   WithoutProgressThread& operator=(const WithoutProgressThread&) = delete;
 };
