@@ -26,17 +26,17 @@ namespace gpudt::device {
 void about_to_wait(WaitKind kind) noexcept;
 
 /// Call when another process uses the GPU, too: then this process launches no persistent kernel there and avoids copies
-/// that wait for time slices as kernels do. `yields`: the other process launches the kernels for both, so this one
-/// prefers the copy engine for a while.
+/// that run in the GPU's time slices as kernels do. `yields`: the other process launches the kernels for both, so this
+/// one prefers the copy engine for a while.
 void shared_with_others(int ordinal, bool yields) noexcept;
 
 /// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose first
-/// byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI, possibly
-/// MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory; `packed_kind`, if
-/// known, saves a query of the driver. The layout's device copy is kept with the layout: the caller keeps a
-/// LayoutRef until the transfer is done. Data packed for the host are complete when done() has returned true; the
-/// caller of done() may do part of the packing, so `packed` must stay valid until then. An empty range is done at once.
-/// Transfers run concurrently; a transfer that depends on another must be started after that one is done(). Short
+/// byte is byte `begin` of the packed data. `user` is memory of GPU `ordinal` (the address the program gave to MPI,
+/// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory;
+/// `packed_kind`, if known, saves a query of the driver. The layout's device copy is kept with the layout: the caller
+/// keeps a LayoutRef until the transfer is done. Data packed for the host are complete when done() has returned true;
+/// the caller of done() may do part of the packing, so `packed` must stay valid until then. An empty range is done at
+/// once. Transfers run concurrently; a transfer that depends on another must be started after that one is done(). Short
 /// transfers may be queued while the GPU is busy and launched by the next poll (see Gathering). A transfer whose mark
 /// has not been reached is launched by the first poll after it is. Thread-safe.
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
@@ -47,19 +47,19 @@ Transfer start(Direction direction, int ordinal, const datatype::Layout& layout,
 /// memory may make it block. `after` as for start().
 Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
 
-// --- between peers ---------------------------------------------------------------------------------------------------
+// --- without staging, and reductions ---------------------------------------------------------------------------------
 
 /// Starts moving bytes [begin, end) of the packed stream of `from` to where they lie in `to`, without packing them in
-/// between: one kernel, or one copy if both are contiguous and large. No more than each side has; elements may be moved
-/// in part, and the types may have nothing but the bytes in common. `begin` is not 0 only if `from` is contiguous. Runs
-/// on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done. `after` as for
-/// start(). `within`: both sides are memory of that GPU, and data of other GPUs arrive over the link meanwhile. `kept`
-/// is empty or of an earlier transfer, and becomes the plan of this one, unless it is that. Thread-safe.
+/// between: one kernel, or one copy if both are contiguous and large. The range ends with the shorter side; elements
+/// may be moved in part, and the types may have nothing but the bytes in common. If `from` is not contiguous, `begin`
+/// must be 0. Runs on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done.
+/// `after` as for start(). `within`: both sides are memory of that GPU; it does not queue behind data of other GPUs.
+/// `kept` is empty or of an earlier transfer, and becomes the plan of this one, unless it is that. Thread-safe.
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                   const StreamMark& after = {}, bool within = false, KeptPlan* kept = nullptr);
 
-/// The GPU that is to copy memory of the GPU with the UUID `owner` to the host: that one if this process has used it,
-/// else another that it has used; negative if there is none. Thread-safe.
+/// The GPU that is to copy memory of the GPU with the UUID `owner` to the host: that one if this process has
+/// a context there, else another with one; negative if there is none. Thread-safe.
 int gpu_to_host(const std::array<unsigned char, 16>& owner) noexcept;
 /// Whether the first `bytes` bytes of `side` lie in pinned host memory of one piece, which GPU `ordinal` may write to.
 /// Thread-safe. Throws Error.
@@ -72,10 +72,11 @@ bool copies_to_host(int ordinal, const Side& from, const Side& to, std::int64_t 
 Transfer copy_to_host(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
 
 /// Plans transfers between memory that GPU `ordinal` reaches, which kernels are to make together, again and again. Null
-/// if some are too long for that, or their layouts are not on the GPU yet. The layouts must live as long as it is used.
-/// Thread-safe. Throws Error.
+/// if one is longer than Gathering::long_bytes, its sides differ in length, or a layout is not on the GPU yet. The
+/// layouts must live as long as it is used. Thread-safe. Throws Error.
 std::shared_ptr<PreparedTransfers> prepare(int ordinal, std::span<const SidePair> transfers);
-/// Adds what it starts to `started`. False if the GPU has another context by now. Thread-safe. Throws Error.
+/// Adds what it starts to `started`. False if the GPU's context has been replaced since prepare(). Thread-safe. Throws
+/// Error.
 bool start(PreparedTransfers& prepared, std::vector<Transfer>& started);
 
 /// Starts a reduction by one kernel of GPU `ordinal`, which must reach all of the memory; each address is a multiple of

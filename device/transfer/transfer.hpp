@@ -40,9 +40,9 @@ class Transfer {
 
   /// True once the data has arrived; stays true. Throws Error if the GPU reports a failure.
   bool done() { return (!state_ && !pageable_) || has_ended(); }
-  /// Whether it is certainly not done. Takes a fraction of done()'s time, where many are waited for. Within a
-  /// Gathering, whose end launches what is queued, nothing is lost if done() is called only when this returns false: it
-  /// does so now and then, for done() to look for errors.
+  /// True: it is not done, found without a call of the driver. False: call done(), which may return false; so it is now
+  /// and then, for done() to look for errors. Only for use within a Gathering: this launches nothing, but is true for
+  /// what is queued, unless Gatherings are nested.
   bool surely_under_way() noexcept;
   /// Polls until done().
   void wait();

@@ -345,9 +345,9 @@ bool Operations::has_ended(Operation* operation) {
   }
 }
 
-/// Completes operations whose data have moved. Checks all or, for Tests::some, a window that moves on from call to
-/// call. Goes on while it finds some. With many pending most of the time would go into asking those whose transfers are
-/// surely under way.
+/// Completes operations that have moved their data or failed. Tests::some looks at following_window of them, going on
+/// where the last call stopped; after each completion it looks at as many again. Skips those whose transfers are surely
+/// under way: with many pending most of the time would go into asking them.
 int Operations::finish(Tests tests) {
   int completions = 0;
   if (tests == Tests::all) next_ = 0;
@@ -360,7 +360,7 @@ int Operations::finish(Tests tests) {
       ++next_;
       continue;
     }
-    followed.awaited = nullptr;  // an exception of the program may leave has_ended()
+    followed.awaited = nullptr;  // first: an exception of the program may leave has_ended()
     if (!has_ended(operation)) {
       if (operation->step == Step::moving) followed.awaited = operation->moved->awaited();
       ++next_;

@@ -39,8 +39,8 @@ class Payload {
   virtual void restart() {}
   /// True when what has been started last is done.
   virtual bool done() = 0;
-  /// After done() has returned false: a transfer without whose end it returns false again, until it is called again.
-  /// Null if there is none.
+  /// After done() has returned false: a transfer that must end before done() can return true; null if none is known.
+  /// Valid until the next call of done().
   virtual device::Transfer* awaited() { return nullptr; }
   virtual void wait() {
     const Timed timed(Clock::transfer);

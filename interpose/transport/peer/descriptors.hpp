@@ -1,4 +1,4 @@
-// The descriptors in which this process offers messages, and those of others that it has been offered.
+// The descriptors in which this process offers messages, and those of other processes in which it finds offers.
 //
 // Programs send the same buffers again and again, so that descriptions of buffers are kept from message to message. The
 // sender remembers which buffer each of its descriptors describes. For the same buffer it neither exports the memory
@@ -22,8 +22,8 @@ void reclaim_descriptors() REQUIRES(world->mutex);
 /// Number of messages that can still be offered.
 std::size_t free_descriptors() REQUIRES(world->mutex);
 /// Takes an idle descriptor for a message to process `rank`; -1 if there is none, or if each one's RTS is as long as a
-/// plain message under way. `remote`: the process shares no memory with this one. `preferred`: the one to take
-/// if it is idle and usable; negative: none.
+/// plain message under way, or as an RTS that another thread is giving to MPI. `remote`: the process shares no memory
+/// with this one. `preferred`: the one to take if it is idle and usable; negative: none.
 int take_descriptor(int rank, const Envelope& envelope, bool remote, int preferred) REQUIRES(world->mutex);
 /// Returns the descriptor of a send that has ended. `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);

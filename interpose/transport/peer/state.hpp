@@ -95,7 +95,7 @@ struct ReceivedDescription {
 struct PeerProcess {
   std::unique_ptr<Segment> segment;
   std::vector<ReceivedDescription> received_descriptions;  ///< by descriptor
-  bool awaited_in_vain = false;                            ///< a wait for its control message has timed out
+  bool awaited_in_vain = false;                            ///< the latest wait for its control message has timed out
   bool packs_next = false;      ///< the next message is packed for its GPU: the last one was not, in vain
   bool shares_gpu = false;      ///< it uses a GPU of this process, as its messages have shown
   Backoff<1, 1 << 20> opening;  ///< attempts to open the segment, which may not exist yet, or ever
@@ -146,6 +146,7 @@ class IdleDescriptors {
   std::size_t count_ = 0;
 };
 
+/// All state of peer transfers in this process.
 struct World {
   std::string job;
   int rank = 0, ranks = 0;  ///< of MPI_COMM_WORLD
@@ -197,7 +198,7 @@ int world_rank_of(MPI_Comm comm, int peer);
 Segment* reach(int rank) REQUIRES(world->mutex);
 /// Whether `segment` is not null and its process checks for RTS messages.
 bool checks(const Segment* segment);
-/// Whether the owner of a segment may get the RTS of short messages (short_rts.hpp).
+/// Whether this process may send the owner of the segment the RTS of a short message (short_rts.hpp).
 bool expects_short(const Segment& receiver);
 /// The image of the segment of a process that shares no memory with this one, if that is known to check for RTS
 /// messages.
@@ -220,6 +221,7 @@ std::int64_t bytes_in(int count, MPI_Datatype type);
 void note_taken(int rank);
 /// Notes that process `rank` is away from MPI, until it fetches a message.
 void note_away(int rank);
+/// Also true if it has never been seen to fetch one.
 bool is_known_away(int rank);
 /// When process `rank` was last seen to have fetched a message of this one.
 SteadyClock::time_point taken_at(int rank);
