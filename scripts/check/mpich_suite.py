@@ -3,18 +3,21 @@
 device memory, or with their memory as it is. A test that fails is run without gpudt too: only those are named that pass
 there.
 
-usage: mpich_suite.py [--memory device|host] [--mpi SUFFIX] [--jobs N] [--seconds S] [--only PATTERN] BUILD FOLDER...
+usage: mpich_suite.py [--memory device|host|own] [--mpi SUFFIX] [--jobs N] [--seconds S] [--only PATTERN] BUILD DIR...
 
-BUILD is a build folder of gpudt, with its tests, for that MPI, FOLDER one of the suite's: pt2pt, coll, rma,
+BUILD is a build folder of gpudt, with its tests, for that MPI, DIR a folder of the suite: pt2pt, coll, rma,
 threads/pt2pt ... The suite is built into BUILD/mpich-suite, which takes some minutes, from the checkout of
 https://github.com/pmodels/mpich that MPICH_SOURCES names, or from a clone if it is not set; autoconf, automake and
 libtool are needed.
-  --memory   device (default): tests/apps/device_malloc.c takes the place of malloc(); host: as the tests are
-  --mpi      of mpicc and mpirun: openmpi for mpicc.openmpi, as Debian calls them; without it mpicc and mpirun
+  --memory   device (default): tests/apps/device_malloc.c takes the place of malloc(); host: as the tests are; own: the
+             tests that allocate device memory themselves (testlist.gpu), if configure has found CUDA's runtime library
+  --mpi      of mpicc and mpirun: openmpi for mpicc.openmpi, as Debian calls them; without it those of BUILD-venv/bin,
+             where test.sh --mpi installs the MPI library, if there is that folder, else mpicc and mpirun
   --jobs     tests at a time (2)
   --seconds  for each test (60): those with 100,000 small messages or allocations need more
   --only     a regular expression that names and arguments of tests must match
-e.g. mpich_suite.py build pt2pt coll rma; mpich_suite.py --memory host --mpi mpich build-mpich rma
+e.g. mpich_suite.py build pt2pt coll rma; mpich_suite.py --memory host --mpi mpich build-mpich rma;
+mpich_suite.py build-mpich5 part session
 Ends with 1 if a test is named, or none has passed.
 """
 
@@ -34,6 +37,8 @@ ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_pml": "ob1", "OMPI_MCA_osc": "^ucx",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_plm_rsh_agent": "sh",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "PRTE_MCA_plm_ssh_agent": "sh", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
 }
 
 Test = collections.namedtuple("Test", "folder name ranks arguments environment result")
@@ -62,8 +67,10 @@ def build_suite(options):
 
 def tests_of(options, folder):
     """What the folder's list says, as far as it was built. Some lists are made by configure."""
-    made, kept = (tests / folder / "testlist" for tests in (options.suite, options.sources / "test" / "mpi"))
-    for line in (made if made.exists() else kept).read_text(encoding="utf-8").splitlines():
+    name = "testlist.gpu" if options.memory == "own" else "testlist"
+    made, kept = (tests / folder / name for tests in (options.suite, options.sources / "test" / "mpi"))
+    found = made if made.exists() else kept
+    for line in found.read_text(encoding="utf-8").splitlines() if found.exists() else []:
         words = line.split("#")[0].split()
         if len(words) < 2 or not words[1].isdigit() or not (options.suite / folder / words[0]).exists():
             continue
@@ -85,10 +92,9 @@ def passes(test, status, output):
 def run(test, options, preloaded):
     """What came of it: "passed", "failed" or "took too long"; and its output."""
     variables = dict(variable.partition("=")[::2] for variable in test.environment)
-    if libraries := preloaded + options.give_way:
-        variables["LD_PRELOAD"] = ":".join(map(str, libraries))
-    if preloaded:
-        variables |= {"GPUDT_DEVICE": "sim", "GPUDT_SIM_HOST_ACCESS": "1"}
+    variables |= {"LD_PRELOAD": ":".join(map(str, preloaded + options.beside)), "GPUDT_DEVICE": "sim"}
+    if options.memory == "device":
+        variables["GPUDT_SIM_HOST_ACCESS"] = "1"
     command = [options.mpirun, "-n", str(test.ranks)]
     for name, value in variables.items():
         command += ["-x", f"{name}={value}"] if options.is_openmpi else ["-genv", name, value]
@@ -107,12 +113,21 @@ def run(test, options, preloaded):
     return "passed" if passes(test, process.returncode, output) else "failed", output
 
 
+def tool(options, name):
+    """The command of that name of the MPI library."""
+    installed = options.build.with_name(options.build.name + "-venv") / "bin" / name
+    if options.mpi or not installed.exists():
+        return f"{name}.{options.mpi}" if options.mpi else name
+    return str(installed)
+
+
 def judge(test, options):
     """Of one test: what to count, and what to say. One that fails once and then passes is only counted."""
     outcome, _ = run(test, options, options.preloaded)
     if outcome == "passed":
         return outcome, ""
-    if run(test, options, [])[0] != "passed":
+    # What allocates device memory never passes there.
+    if options.memory != "own" and run(test, options, [])[0] != "passed":
         return f"{outcome} without gpudt too", ""
     outcome, output = run(test, options, options.preloaded)
     if outcome == "passed":
@@ -123,7 +138,7 @@ def judge(test, options):
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n")[0])
-    parser.add_argument("--memory", choices=("device", "host"), default="device")
+    parser.add_argument("--memory", choices=("device", "host", "own"), default="device")
     parser.add_argument("--mpi", default="")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=60)
@@ -131,19 +146,19 @@ def main():
     parser.add_argument("build", type=lambda path: pathlib.Path(path).resolve())
     parser.add_argument("folders", nargs="+")
     options = parser.parse_args()
-    suffix = f".{options.mpi}" if options.mpi else ""
-    options.mpicc, options.mpirun = f"mpicc{suffix}", f"mpirun{suffix}"
+    options.mpicc, options.mpirun = (tool(options, name) for name in ("mpicc", "mpirun"))
     options.suite = options.build / "mpich-suite"
     options.sources = pathlib.Path(os.environ.get("MPICH_SOURCES", options.build / "mpich"))
     device_malloc = options.build / "tests/apps/libdevice-malloc.so"
     version = subprocess.run([options.mpirun, "--version"], capture_output=True, text=True, check=True).stdout
     options.is_openmpi = "Open MPI" in version or "OpenRTE" in version or "PRTE" in version
-    libraries = [options.build / "libgpudt-pmpi.so", options.build / "libgpudt-sim.so"]
-    options.preloaded = ([device_malloc] if options.memory == "device" else []) + libraries
-    # With it ranks that wait let others work; builds with a sanitizer have none.
-    give_way = options.build / "libgive-way.so"
-    options.give_way = [give_way] if give_way.exists() else []
-    for library in options.preloaded:
+    options.preloaded = [device_malloc] if options.memory == "device" else []
+    options.preloaded.append(options.build / "libgpudt-pmpi.so")
+    # Without gpudt too, since tests built with CUDA count the GPUs. With the other, ranks that wait let others work;
+    # builds with a sanitizer have none.
+    sim, give_way = options.build / "libgpudt-sim.so", options.build / "libgive-way.so"
+    options.beside = [sim, give_way] if give_way.exists() else [sim]
+    for library in [*options.preloaded, sim]:
         if not library.exists():
             sys.exit(f"mpich_suite.py: there is no {library}: build it first")
     build_suite(options)
