@@ -1,16 +1,20 @@
 // MPI-4.1 chapter 4: partitioned communication with device buffers. The real request is on staging memory,
 // with the same partitions of the packed type. A partition is packed by the call that marks it ready, before MPI is
-// called, and unpacked by the call that finds it arrived; all others are unpacked when everything has arrived.
+// called, and unpacked by the call that finds it arrived; all others are unpacked when everything has arrived, as are
+// those that have changed since (`partitions_come_early`).
 #include <mpi.h>
 
 #ifdef GPUDT_MPI_PARTITIONED
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
@@ -38,7 +42,8 @@ class Partitioned : public CallPayload {
         receives_(kind == Operation::Kind::read),
         each_(operand.bytes() / partitions),
         staging_(acquire_staging(operand_, operand.bytes())),
-        states_(static_cast<std::size_t>(partitions)) {}
+        states_(static_cast<std::size_t>(partitions)),
+        unpacked_(static_cast<std::size_t>(partitions)) {}
 
   void* data() const { return staging_.data(); }
   int partitions() const { return static_cast<int>(states_.size()); }
@@ -53,6 +58,7 @@ class Partitioned : public CallPayload {
   bool unpack(int partition) {
     std::atomic<State>& state = state_of(partition);
     if (claim(state)) {
+      if (partitions_come_early) unpacked_[static_cast<std::size_t>(partition)] = hash(partition);
       move(device::Direction::unpack, partition, partition + 1, operand_.after).wait();
       state = State::unpacked;
     }
@@ -70,6 +76,7 @@ class Partitioned : public CallPayload {
   }
   void start_unpack(std::int64_t) override {
     if (!receives_) return;
+    if (partitions_come_early && !arrived_) forget_changed();
     arrived_ = true;
     for (int begin = 0; begin < partitions(); ++begin) {  // adjacent partitions in one transfer
       int end = begin;
@@ -105,6 +112,21 @@ class Partitioned : public CallPayload {
     return state.compare_exchange_strong(expected, State::claimed);
   }
 
+  /// So that partitions that have changed since they were unpacked are unpacked again.
+  void forget_changed() {
+    for (int partition = 0; partition < partitions(); ++partition) {
+      std::atomic<State>& state = state_of(partition);
+      if (state == State::unpacked && hash(partition) != unpacked_[static_cast<std::size_t>(partition)])
+        state = State::waiting;
+    }
+  }
+
+  /// Of the bytes of a partition in the staging memory.
+  std::size_t hash(int partition) const {
+    const char* const begin = static_cast<const char*>(staging_.data()) + partition * each_;
+    return std::hash<std::string_view>()({begin, static_cast<std::size_t>(each_)});
+  }
+
   OperandTransfer move(device::Direction direction, int begin, int end, const device::StreamMark& after) {
     const Timed timed(Clock::transfer);
     DeviceBuffer operand = operand_;
@@ -117,6 +139,7 @@ class Partitioned : public CallPayload {
   std::int64_t each_;  ///< bytes of a partition
   device::Staging staging_;
   std::vector<std::atomic<State>> states_;  ///< of the partitions of a receive
+  std::vector<std::size_t> unpacked_;       ///< of partitions unpacked: hash() of what has been
   std::atomic<bool> arrived_{false};
   std::vector<Moving> moving_;  ///< only for the engine; destroyed before staging_
 };

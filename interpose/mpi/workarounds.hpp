@@ -71,6 +71,14 @@ inline constexpr bool refuses_all_aliases = false;
 inline constexpr bool refuses_all_aliases = true;
 #endif
 
+/// Whether MPI_Parrived may answer yes before all of a partition has come. Open MPI 5 does where the sender has more
+/// partitions than the receiver.
+#ifdef OPEN_MPI
+inline constexpr bool partitions_come_early = true;
+#else
+inline constexpr bool partitions_come_early = false;
+#endif
+
 void make_progress();
 
 /// Finds the offset of the context id in a communicator object. To be called once, in MPI_Init. `own`: a communicator
