@@ -27,6 +27,14 @@ inline constexpr bool truncated_statuses_tell = true;
 inline constexpr bool truncated_statuses_tell = false;
 #endif
 
+/// Whether a short message to the process itself that is too long for a receive posted before it is cut off, and the
+/// receive succeeds, unless the send is synchronous.
+#ifdef OPEN_MPI
+inline constexpr bool cuts_off_own_messages = true;
+#else
+inline constexpr bool cuts_off_own_messages = false;
+#endif
+
 /// Whether PMPI_Info_set takes MPI_INFO_ENV. MPICH 5 refuses it, and ends the process.
 #ifdef OPEN_MPI
 inline constexpr bool environment_is_writable = true;

@@ -103,8 +103,10 @@ int Operations::give(Operation& operation) {
   SendPayload& payload = operation.moved.out();
   const Outgoing out = payload.message();
   mark(point::given);
-  const int code = operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag,
-                                  operation.channel.comm, &operation.inner);
+  const NonblockingSend send =
+      payload.goes_synchronously() && operation.send != hidden_send ? PMPI_Issend : operation.send;
+  const int code = send(out.data, out.count, out.type, operation.channel.peer, operation.tag, operation.channel.comm,
+                        &operation.inner);
   payload.given();
   add_to(operations.given_, 1, std::memory_order_relaxed);
   return code;

@@ -55,6 +55,7 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
 /// plain messages of other threads may wait until MPI has the RTS, and a blocking send may return much later.
 int send_token(BlockingSend pmpi, SendPayload& offer, int dest, int tag, MPI_Comm comm) {
   const Outgoing rts = offer.message();
+  if (offer.goes_synchronously()) pmpi = PMPI_Ssend;
   mark(point::given);
   if (!peer_has_threads()) {
     const int code = send_now(pmpi, rts, dest, tag, comm);

@@ -62,6 +62,8 @@ class SendPayload : public Payload {
   virtual void start_pack() {}
   /// What MPI is given once the pack is done.
   virtual Outgoing message() const = 0;
+  /// Whether message() is to be sent by a synchronous send, whatever the program's is.
+  virtual bool goes_synchronously() const { return false; }
   /// MPI has been given message(), or has refused it.
   virtual void given() {}
   /// MPI has cancelled message(): no process receives it.

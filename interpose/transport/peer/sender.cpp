@@ -126,6 +126,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       descriptor_((*world->own)->descriptor(place.index)),
       world_(place.world),
       remote_(place.remote),
+      is_own_(place.world == world->rank),
       operand_(operand),
       range_("rendezvous: send", operand.bytes()) {
   if (may_be_buffered()) add_to(world->short_under_way[static_cast<std::size_t>(world_)], 1);
