@@ -27,6 +27,7 @@ std::atomic<int> detail::held{0};
 namespace {
 
 constexpr std::chrono::seconds stop_timeout{2};  ///< for receives into device memory at MPI_Finalize
+constexpr std::chrono::seconds send_warning{8};  ///< after that time: sends are waited for
 
 /// Sends that a program may post before MPI makes progress, in which Open MPI walks through all queued sends.
 constexpr int given_between_progress = 64;
@@ -235,7 +236,7 @@ bool Operations::stop() {
   engine_progress(Tests::all);  // receives what has arrived
   cancel_receives(/*on_device=*/false);
   const auto timeout = std::chrono::steady_clock::now() + stop_timeout;
-  bool cancelled = false;
+  bool cancelled = false, warned = false;
   while (live() != 0) {
     engine_progress();
     const auto now = std::chrono::steady_clock::now();
@@ -244,6 +245,9 @@ bool Operations::stop() {
                   " operations on device buffers are still pending; the receives among them are cancelled");
       cancel_receives(/*on_device=*/true);
     }
+    if (now >= timeout + send_warning && !only_receives() && !std::exchange(warned, true))
+      log_warning("MPI_Finalize waits for " + std::to_string(live()) +
+                  " operations on device buffers, in which other processes have not taken part yet");
     if (now >= timeout + stop_timeout && only_receives()) break;
   }
   engine_unhook();
