@@ -112,17 +112,21 @@ class Partitioned : public CallPayload {
     return state.compare_exchange_strong(expected, State::claimed);
   }
 
-  /// So that partitions that have changed since they were unpacked are unpacked again.
+  /// So that partitions that have changed since they were unpacked are unpacked again; all in device memory, at which
+  /// the host cannot look.
   void forget_changed() {
     for (int partition = 0; partition < partitions(); ++partition) {
       std::atomic<State>& state = state_of(partition);
-      if (state == State::unpacked && hash(partition) != unpacked_[static_cast<std::size_t>(partition)])
-        state = State::waiting;
+      const bool same = is_on_host() && hash(partition) == unpacked_[static_cast<std::size_t>(partition)];
+      if (state == State::unpacked && !same) state = State::waiting;
     }
   }
 
-  /// Of the bytes of a partition in the staging memory.
+  bool is_on_host() const { return staging_.memory_kind() != device::MemoryKind::device; }
+
+  /// Of the bytes of a partition in the staging memory; 0 if that is device memory.
   std::size_t hash(int partition) const {
+    if (!is_on_host()) return 0;
     const char* const begin = static_cast<const char*>(staging_.data()) + partition * each_;
     return std::hash<std::string_view>()({begin, static_cast<std::size_t>(each_)});
   }

@@ -177,7 +177,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
  public:
   ~RendezvousSender() override;
 
-  bool done() override;
+  bool done() override { return !sent_ || step(); }
   bool sent() override;
   Outgoing message() const override;
   /// So that the receive fails if it is too short. A shorter message must be sent before it is received.

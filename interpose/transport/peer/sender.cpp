@@ -315,10 +315,6 @@ bool RendezvousSender::sent() {
   return sent_ = true;
 }
 
-bool RendezvousSender::done() {
-  return !sent_ || step();
-}
-
 bool RendezvousSender::step() {
   if (remote_) return step_remote();
   switch (descriptor_.state.load()) {
