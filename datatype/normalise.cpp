@@ -19,8 +19,7 @@ std::size_t hash_words(std::size_t seed, const std::int64_t* words, std::size_t 
 
 std::size_t hash_of(const TreeNode& node) {
   const std::int64_t fixed[] = {static_cast<std::int64_t>(node.kind), node.child, node.size, node.count, node.stride};
-  std::size_t hash = hash_words(0, fixed, std::size(fixed));
-  hash = hash_words(hash, node.displs.data(), node.displs.size());
+  std::size_t hash = hash_words(hash_words(0, fixed, std::size(fixed)), node.displs.data(), node.displs.size());
   hash = hash_words(hash, node.prefix.data(), node.prefix.size());
   for (const std::int64_t child : node.children) hash = hash_words(hash, &child, 1);
   return hash;
