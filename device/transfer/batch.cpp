@@ -82,7 +82,6 @@ bool may_wait(const PlannedTransfer& plan, const Channel& channel) REQUIRES(chan
 }  // namespace
 
 constinit thread_local std::int64_t Gathering::gathered_bytes = 0;
-constinit thread_local int Gathering::depth = 0;
 
 void Gathering::launch() noexcept {
   if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->launch_queued();

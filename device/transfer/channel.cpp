@@ -23,6 +23,8 @@ constexpr std::uint32_t most_polls_before_yield = 4096;
 constexpr std::int64_t runs_between_looks = 16, calls_between_looks = 8;
 /// The longest time for which queued transfers wait for those under way, which never end on a GPU that has failed.
 constexpr auto longest_hold = std::chrono::microseconds(100);
+/// Polls between two reads of the clock.
+constexpr std::uint32_t polls_per_look = 64;
 /// A launch that takes longer has loaded the kernel, as its first launch does, which shows nothing about the GPU.
 constexpr auto slow_launch = std::chrono::microseconds(40);
 
@@ -181,6 +183,7 @@ void Channel::launched(Transfer::State& state) {
 void Channel::under_way(Transfer::State& state) {
   one_before_ = latest_;
   latest_began_ = std::chrono::steady_clock::now();
+  crowded_polls_ = 0;
   launched_too(state);
 }
 
@@ -225,7 +228,12 @@ bool Channel::at_rest() {
 }
 
 bool Channel::crowded() {
-  return !latest_.ended() && !one_before_.ended() && std::chrono::steady_clock::now() - latest_began_ < longest_hold;
+  if (latest_.ended() || one_before_.ended()) return false;
+  if (crowded_polls_++ % polls_per_look == 0) {
+    crowded_polls_ = 1;
+    if (std::chrono::steady_clock::now() - latest_began_ >= longest_hold) crowded_polls_ = 0;
+  }
+  return crowded_polls_ != 0;
 }
 
 void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) {

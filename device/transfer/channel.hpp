@@ -174,6 +174,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   };
   Launch latest_ GUARDED_BY(queue_mutex), one_before_ GUARDED_BY(queue_mutex);
   std::chrono::steady_clock::time_point latest_began_ GUARDED_BY(queue_mutex);
+  std::uint32_t crowded_polls_ GUARDED_BY(queue_mutex) = 0;  ///< since latest_began_ was looked at
   Mutex probe_mutex_;  // only close() blocks on it: its holder may wait for queue_mutex
   Transfer probe_ GUARDED_BY(probe_mutex_);
   /// Created for the first probe: a late probe must not delay other work.

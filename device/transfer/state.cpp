@@ -28,10 +28,6 @@ constexpr std::uint32_t polls_per_yield = 64;
 constexpr std::size_t runs_prefetched = 32;
 }  // namespace
 
-bool Transfer::surely_under_way() noexcept {
-  return state_ && state_->surely_under_way();
-}
-
 bool Transfer::has_ended() {
   return pageable_ ? pageable_->done() : state_->done();
 }
@@ -83,16 +79,6 @@ bool Transfer::State::done() {
     poll();
   }
   return finished;
-}
-
-/// Leaves to done() those polls in which it does more than look at the flag.
-bool Transfer::State::surely_under_way() {
-  if (queued.load(std::memory_order_acquire)) return !channel->closed() && !Gathering::is_nested();
-  if (finished || resident != nullptr || failure || landed()) return false;
-  const std::uint32_t next = polls + 1;
-  if (next % polls_per_observation == 1 || next % polls_per_clock == 0) return false;
-  polls = next;
-  return true;
 }
 
 bool Transfer::State::landed() const {

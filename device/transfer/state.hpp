@@ -67,7 +67,6 @@ struct Transfer::State {
   /// done() for a copy that nothing is learnt from, without a look for errors: queue_mutex may be locked.
   bool landed() const;
   bool flag_is_set() const;
-  bool surely_under_way();
   void wait();
   void fail(const std::exception& why);
   void poll();

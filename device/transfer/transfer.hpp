@@ -40,10 +40,6 @@ class Transfer {
 
   /// True once the data has arrived; stays true. Throws Error if the GPU reports a failure.
   bool done() { return (!state_ && !pageable_) || has_ended(); }
-  /// True: it is not done, found without a call of the driver. False: call done(), which may return false; so it is now
-  /// and then, for done() to look for errors. Only for use within a Gathering: this launches nothing, but is true for
-  /// what is queued, unless Gatherings are nested.
-  bool surely_under_way() noexcept;
   /// Polls until done().
   void wait();
   explicit operator bool() const { return state_ != nullptr || pageable_ != nullptr; }
@@ -88,11 +84,8 @@ class Gathering {
   static constexpr std::int64_t long_bytes = 4 << 20;
   /// Transfers longer than `most_bytes` are not queued.
   explicit Gathering(std::int64_t most_bytes) noexcept
-      : outer_(std::exchange(gathered_bytes, std::max(gathered_bytes, most_bytes))) {
-    ++depth;
-  }
+      : outer_(std::exchange(gathered_bytes, std::max(gathered_bytes, most_bytes))) {}
   ~Gathering() {
-    --depth;
     gathered_bytes = outer_;
     if (outer_ == 0) launch();
   }
@@ -100,13 +93,10 @@ class Gathering {
   Gathering& operator=(const Gathering&) = delete;
   /// The longest transfer that this thread gathers; 0: none.
   static std::int64_t longest() { return gathered_bytes; }
-  /// Whether this thread has more than one, so that the end of the inner one launches nothing.
-  static bool is_nested() { return depth > 1; }
 
  private:
   static void launch() noexcept;
   static constinit thread_local std::int64_t gathered_bytes;
-  static constinit thread_local int depth;
   std::int64_t outer_;
 };
 

@@ -90,10 +90,7 @@ void Operations::take_incoming() {
 
 void Operations::enter(Operation* operation) {
   const bool arrived = operation->step == Step::reading || operation->step == Step::starting;
-  if (arrived)
-    arrived_.push_back(operation);
-  else
-    following_.push_back({operation});
+  (arrived ? arrived_ : following_).push_back(operation);
 }
 
 /// Takes an operation whose message has arrived, or that has no real request.
@@ -107,11 +104,8 @@ void Operations::follow_up(Operation* operation) {
 void Operations::make_room() {
   const std::size_t all = in_packing_ + inner_.size() + arrived_.size() + following_.size() + incoming_.size();
   inner_.reserve(all);
-  const auto reserve = [all](auto& list) {
-    if (list.capacity() < all) list.reserve(std::max(all, 2 * list.capacity()));
-  };
-  reserve(arrived_);
-  reserve(following_);
+  for (auto* const list : {&arrived_, &following_})
+    if (list->capacity() < all) list->reserve(std::max(all, 2 * list->capacity()));
 }
 
 /// Hands packed sends to MPI, in program order for each peer.
@@ -288,7 +282,7 @@ void Operations::start_arrived() {
       continue;
     }
     sieve.drop();
-    following_.push_back({operation});
+    following_.push_back(operation);
   }
 }
 
@@ -335,38 +329,26 @@ bool Operations::is_over(Operation* operation) {
   }
 }
 
-/// is_over(); an exception that is not the program's ends the operation.
-bool Operations::has_ended(Operation* operation) {
-  try {
-    return is_over(operation);
-  } catch (const std::exception& error) {
-    fail_operation(*operation, "moving the data of a message", error);
-    return true;
-  }
-}
-
-/// Completes operations that have moved their data or failed. Tests::some looks at following_window of them, going on
-/// where the last call stopped; after each completion it looks at as many again. Skips those whose transfers are surely
-/// under way: with many pending most of the time would go into asking them.
+/// Completes operations whose data have moved. Checks all or, for Tests::some, a window that moves on from call to
+/// call. Goes on while it finds some.
 int Operations::finish(Tests tests) {
   int completions = 0;
   if (tests == Tests::all) next_ = 0;
   const std::size_t window = tests == Tests::all ? following_.size() : std::min(following_window, following_.size());
   for (std::size_t left = window; left > 0 && !following_.empty(); --left) {
     if (next_ >= following_.size()) next_ = 0;
-    Followed& followed = following_[next_];
-    Operation* const operation = followed.operation;
-    if (followed.awaited != nullptr && followed.awaited->surely_under_way()) {
+    Operation* const operation = following_[next_];
+    bool over = true;
+    try {
+      over = is_over(operation);
+    } catch (const std::exception& error) {
+      fail_operation(*operation, "moving the data of a message", error);
+    }
+    if (!over) {
       ++next_;
       continue;
     }
-    followed.awaited = nullptr;  // first: an exception of the program may leave has_ended()
-    if (!has_ended(operation)) {
-      if (operation->step == Step::moving) followed.awaited = operation->moved->awaited();
-      ++next_;
-      continue;
-    }
-    followed = following_.back();  // so that a long list is not shifted
+    following_[next_] = following_.back();  // so that a long list is not shifted
     following_.pop_back();
     complete(operation);
     ++completions;

@@ -105,7 +105,6 @@ class Operations final : public Polled {
   void start_arrived();
   int look_for_lost();
   bool is_over(Operation* operation);
-  bool has_ended(Operation* operation);
   int finish(Tests tests);
   int look_at_watched(Tests tests);
   void complete(Operation* operation);
@@ -137,15 +136,11 @@ class Operations final : public Polled {
   std::unordered_map<SendChannel, std::deque<Operation*>, ChannelHash> packing_;
   std::size_t in_packing_ = 0;  ///< number of sends in packing_
   RequestSet<Operation*> inner_;
-  std::vector<Operation*> arrived_;  ///< Step::reading or Step::starting
-  struct Followed {
-    Operation* operation;
-    device::Transfer* awaited = nullptr;  ///< Payload::awaited()
-  };
-  std::vector<Followed> following_;  ///< the others whose real operations have ended, or that have none
-  std::size_t next_ = 0;             ///< the place in following_ where the next step begins
-  int lost_ = 0;                     ///< operations that have got Step::lost since look_for_lost()
-  int reading_ = 0;                  ///< operations in arrived_ with Step::reading
+  std::vector<Operation*> arrived_;    ///< Step::reading or Step::starting
+  std::vector<Operation*> following_;  ///< the others whose real operations have ended, or that have none
+  std::size_t next_ = 0;               ///< the place in following_ where the next step begins
+  int lost_ = 0;                       ///< operations that have got Step::lost since look_for_lost()
+  int reading_ = 0;                    ///< operations in arrived_ with Step::reading
 };
 
 extern Operations& operations;

@@ -73,7 +73,6 @@ class OperandTransfer {
            std::all_of(others_.begin(), others_.end(), [](device::Transfer& each) { return each.done(); });
   }
   void wait();
-  device::Transfer& first() { return transfer_; }
 
  private:
   device::Transfer transfer_;

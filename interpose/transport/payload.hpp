@@ -6,7 +6,6 @@
 
 #include <cstdint>
 
-#include "device/device.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/support/report.hpp"
 
@@ -39,9 +38,6 @@ class Payload {
   virtual void restart() {}
   /// True when what has been started last is done.
   virtual bool done() = 0;
-  /// After done() has returned false: a transfer that must end before done() can return true; null if none is known.
-  /// Valid until the next call of done().
-  virtual device::Transfer* awaited() { return nullptr; }
   virtual void wait() {
     const Timed timed(Clock::transfer);
     wait_until([this] { return done(); }, for_message);

@@ -107,11 +107,6 @@ bool StagedReceive::done() {
   return true;
 }
 
-device::Transfer* StagedReceive::awaited() {
-  if (receiver_) return receiver_started_ ? receiver_->awaited() : nullptr;
-  return &transfer_.first();
-}
-
 /// Whether the message of an RTS has been fetched. For a divided operand it comes to the staging memory first.
 bool StagedReceive::is_fetched() {
   if (!receiver_) return true;

@@ -33,7 +33,6 @@ class StagedReceive : public ReceivePayload {
   /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
-  device::Transfer* awaited() override;
   void abandon() override;
   bool prefers_offers() const override { return operand_.protocol == Protocol::mapped_staging && !operand_.division; }
   void each_reported(VisitReported visit) const override { report_visit(operand_.reported, visit); }

@@ -125,34 +125,6 @@ TEST_CASE("what finds its GPU idle is launched at once, what does not waits to b
   for (const std::size_t i : {0, 1, 2, 3}) CHECK(bench.is_packed(i, rows.type));
 }
 
-TEST_CASE("a look tells what is surely under way, and leaves it to done() to look for errors", "[kernel]") {
-  const Rows rows;
-  QueueBench bench(kernels_only());
-  Transfer launched = bench.pack(*rows.layout), queued = bench.pack(*rows.layout);
-  int asked = 0;
-  constexpr int looks = 2048;
-  for (int i = 0; i < looks; ++i) {
-    if (launched.surely_under_way()) continue;
-    ++asked;
-    CHECK_FALSE(launched.done());
-  }
-  CHECK(asked == looks / 16 + looks / 1024);  // to learn of delays; to look at the stream
-  for (int i = 0; i < looks; ++i) REQUIRE(queued.surely_under_way());
-  {
-    const Gathering outer(Gathering::short_bytes), inner(Gathering::short_bytes);
-    CHECK_FALSE(queued.surely_under_way());  // the end of the inner one launches nothing
-  }
-  bench.log.end_all();
-  CHECK_FALSE(launched.surely_under_way());
-  CHECK(launched.done());
-  CHECK_FALSE(launched.surely_under_way());
-  CHECK_FALSE(queued.done());
-  CHECK(queued.surely_under_way());
-  bench.log.end_all();
-  CHECK(queued.done());
-  CHECK_FALSE(Transfer().surely_under_way());
-}
-
 TEST_CASE("each transfer of a launch ends by itself", "[kernel]") {
   const Rows rows;
   QueueBench bench(kernels_only());

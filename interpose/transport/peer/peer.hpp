@@ -262,11 +262,6 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   /// Starts to fetch into host memory.
   void start(const datatype::LayoutRef& layout, std::int64_t count, void* user);
   bool done();
-  /// Payload::awaited()
-  device::Transfer* awaited() {
-    const bool all_started = released_ || (source_ == Source::memory && fetched_ == wanted_);
-    return all_started && !transfers_.empty() ? &transfers_.front() : nullptr;
-  }
 
  private:
   RendezvousReceiver(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::MessageId& id,
