@@ -117,8 +117,9 @@ class Partitioned : public CallPayload {
   void forget_changed() {
     for (int partition = 0; partition < partitions(); ++partition) {
       std::atomic<State>& state = state_of(partition);
+      if (state != State::unpacked) continue;
       const bool same = is_on_host() && hash(partition) == unpacked_[static_cast<std::size_t>(partition)];
-      if (state == State::unpacked && !same) state = State::waiting;
+      if (!same) state = State::waiting;
     }
   }
 
