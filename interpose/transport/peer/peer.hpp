@@ -181,8 +181,8 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   bool sent() override;
   Outgoing message() const override;
   /// So that the receive fails if it is too short. A shorter message must be sent before it is received.
-  bool goes_synchronously() const override { return cuts_off_own_messages && is_own_ && !may_be_buffered(); }
-  void given() override;
+  bool goes_synchronously() const override;
+  void given() override { descriptor_.issue.store(peer::Issue::issued, std::memory_order_release); }
   void recalled() override;
   void each_reported(VisitReported visit) const override { report_visit(operand_.reported, visit); }
 
@@ -222,7 +222,6 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   peer::Descriptor& descriptor_;
   const int world_;    ///< rank of the receiver in MPI_COMM_WORLD
   const bool remote_;  ///< the receiver shares no memory with this process
-  const bool is_own_;  ///< the receiver is this process
   const DeviceBuffer operand_;
   struct Packing {
     std::int64_t end;  ///< bytes of the message, up to the end of this part

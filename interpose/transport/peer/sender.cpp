@@ -126,7 +126,6 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       descriptor_((*world->own)->descriptor(place.index)),
       world_(place.world),
       remote_(place.remote),
-      is_own_(place.world == world->rank),
       operand_(operand),
       range_("rendezvous: send", operand.bytes()) {
   if (may_be_buffered()) add_to(world->short_under_way[static_cast<std::size_t>(world_)], 1);
@@ -302,8 +301,8 @@ Outgoing RendezvousSender::message() const {
   return {descriptor_.rts, static_cast<int>(length_of_rts(descriptor_.bytes, index_)), MPI_BYTE};
 }
 
-void RendezvousSender::given() {
-  descriptor_.issue.store(Issue::issued, std::memory_order_release);
+bool RendezvousSender::goes_synchronously() const {
+  return cuts_off_own_messages && world_ == world->rank && !may_be_buffered();
 }
 
 void RendezvousSender::recalled() {
