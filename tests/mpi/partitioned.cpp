@@ -121,57 +121,65 @@ TEST_CASE("partitioned communication", "[partitioned]") {
         }
 }
 
+namespace {
+
+/// Each process sends the next one `sent` partitions, each an element, in device memory, and receives as many elements
+/// from the one before as `received` partitions. Both requests are started.
+struct Ring {
+  Ring(int sent, int received)
+      : out(Place::device, type, sent), in(Place::device, type, sent, received), elements(sent) {
+    const int right = (rank() + 1) % ranks();
+    out.fill(key_of(rank(), 0));
+    in.poison();
+    MPI_OK(MPI_Psend_init(out.address(), sent, 1, type, right, partitions_tag, comm(), MPI_INFO_NULL, &requests[0]));
+    MPI_OK(MPI_Precv_init(in.address(), received, sent / received, type, left, partitions_tag, comm(), MPI_INFO_NULL,
+                          &requests[1]));
+    MPI_OK(MPI_Startall(2, requests));
+  }
+  void end() {
+    MPI_OK(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));
+    in.expect(stream_of(type, elements, key_of(left, 0)));
+    CHECK(in.all_in_place());
+    for (MPI_Request& request : requests) MPI_OK(MPI_Request_free(&request));
+  }
+
+  const int left = (rank() + ranks() - 1) % ranks();
+  const Type type = vector(1000, 2, 5);
+  Buffer out;
+  Parts in;
+  const int elements;
+  MPI_Request requests[2];
+};
+
+}  // namespace
+
 TEST_CASE("a partition that is not ready has not arrived", "[partitioned]") {
   if (!partitions_freely && host_only()) return not_possible("it puts partitions with gaps elsewhere");
-  const Type type = vector(1000, 2, 5);
-  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
-  Buffer out(Place::device, type, 2);
-  Parts in(Place::device, type, 2, 2);
-  out.fill(key_of(rank(), 0));
-  in.poison();
-  MPI_Request requests[2];
-  MPI_OK(MPI_Psend_init(out.address(), 2, 1, type, right, partitions_tag, comm(), MPI_INFO_NULL, &requests[0]));
-  MPI_OK(MPI_Precv_init(in.address(), 2, 1, type, left, partitions_tag, comm(), MPI_INFO_NULL, &requests[1]));
-  MPI_OK(MPI_Startall(2, requests));
-  MPI_OK(MPI_Pready(0, requests[0]));
+  Ring ring(2, 2);
+  MPI_OK(MPI_Pready(0, ring.requests[0]));
   lock_step();
   int arrived = 1;
-  for (int i = 0; i < 100; ++i) MPI_OK(MPI_Parrived(requests[1], 1, &arrived));
+  for (int i = 0; i < 100; ++i) MPI_OK(MPI_Parrived(ring.requests[1], 1, &arrived));
   CHECK(arrived == 0);
-  CHECK(in.is_in_place(1));  // untouched
+  CHECK(ring.in.is_in_place(1));  // untouched
   int flag = 1;
-  MPI_OK(MPI_Testall(2, requests, &flag, MPI_STATUSES_IGNORE));
+  MPI_OK(MPI_Testall(2, ring.requests, &flag, MPI_STATUSES_IGNORE));
   CHECK(flag == 0);
   lock_step();
-  MPI_OK(MPI_Pready(1, requests[0]));
-  MPI_OK(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));
-  in.expect(stream_of(type, 2, key_of(left, 0)));
-  CHECK(in.all_in_place());
-  for (MPI_Request& request : requests) MPI_OK(MPI_Request_free(&request));
+  MPI_OK(MPI_Pready(1, ring.requests[0]));
+  ring.end();
 }
 
 // Open MPI 5 then answers yes as soon as the sender's first partition has arrived.
 TEST_CASE("fewer partitions than the sender has are right in the end", "[partitioned]") {
   if (!partitions_freely && host_only()) return not_possible("it puts partitions with gaps elsewhere");
-  const Type type = vector(1000, 2, 5);
-  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
-  Buffer out(Place::device, type, 4);
-  Parts in(Place::device, type, 4, 1);
-  out.fill(key_of(rank(), 0));
-  in.poison();
-  MPI_Request requests[2];
-  MPI_OK(MPI_Psend_init(out.address(), 4, 1, type, right, partitions_tag, comm(), MPI_INFO_NULL, &requests[0]));
-  MPI_OK(MPI_Precv_init(in.address(), 1, 4, type, left, partitions_tag, comm(), MPI_INFO_NULL, &requests[1]));
-  MPI_OK(MPI_Startall(2, requests));
-  MPI_OK(MPI_Pready(0, requests[0]));
+  Ring ring(4, 1);
+  MPI_OK(MPI_Pready(0, ring.requests[0]));
   int arrived = 0;
-  for (int i = 0; i < 1000 && arrived == 0; ++i) MPI_OK(MPI_Parrived(requests[1], 0, &arrived));
+  for (int i = 0; i < 1000 && arrived == 0; ++i) MPI_OK(MPI_Parrived(ring.requests[1], 0, &arrived));
   lock_step();
-  MPI_OK(MPI_Pready_range(1, 3, requests[0]));
-  MPI_OK(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));
-  in.expect(stream_of(type, 4, key_of(left, 0)));
-  CHECK(in.all_in_place());
-  for (MPI_Request& request : requests) MPI_OK(MPI_Request_free(&request));
+  MPI_OK(MPI_Pready_range(1, 3, ring.requests[0]));
+  ring.end();
 }
 
 TEST_CASE("partitioned requests that are freed, and wrong ones", "[partitioned]") {
