@@ -1,9 +1,6 @@
 // The form of any count of elements, from that of one, and the other queries of layouts.
 #include "datatype/layout.hpp"
 
-#include <algorithm>
-#include <limits>
-
 namespace gpudt::datatype {
 namespace {
 

@@ -8,9 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/choice/chooser.hpp"
 #include "device/cuda/make_runtime.hpp"
-#include "device/memory/in_time.hpp"
 #include "device/sim/make_runtime.hpp"
 #include "device/transfer/engine.hpp"
 #include "device/transfer/pageable_transfer.hpp"

@@ -27,7 +27,7 @@ std::atomic<int> detail::held{0};
 namespace {
 
 constexpr std::chrono::seconds stop_timeout{2};  ///< for receives into device memory at MPI_Finalize
-constexpr std::chrono::seconds send_warning{8};  ///< after that time: sends are waited for
+constexpr std::chrono::seconds send_warning{8};  ///< after stop_timeout, until a warning says that sends are waited for
 
 /// Sends that a program may post before MPI makes progress, in which Open MPI walks through all queued sends.
 constexpr int given_between_progress = 64;

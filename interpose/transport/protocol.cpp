@@ -1,7 +1,5 @@
 #include "interpose/transport/protocol.hpp"
 
-#include <utility>
-
 namespace gpudt::interpose {
 namespace {
 

@@ -9,8 +9,6 @@
 #include "interpose/engine/engine.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/errors.hpp"
-#include "interpose/support/log.hpp"
-#include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
 
