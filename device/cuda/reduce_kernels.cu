@@ -11,7 +11,7 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArgs args) {
-  with_operator<T>(args.op, GpuReduction<T, ReduceArgs>{args});
+  with_operator<T>(args.op, GpuReduction<T, ReduceArgs>{args, blockIdx.x, gridDim.x});
   complete(args.completion);
 }
 

@@ -10,12 +10,13 @@ namespace {
 template <class T, class Args>
 struct GpuReduction {
   const Args& args;
+  unsigned block, blocks;  ///< the number of the calling one among those that reduce, and theirs
 
   template <Operator op>
   __device__ __forceinline__ void run() const {
-    const int turn = static_cast<int>(blockIdx.x) % args.destinations;
-    const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+    const int turn = static_cast<int>(block) % args.destinations;
+    const std::int64_t first = std::int64_t{block} * blockDim.x + threadIdx.x;
+    const std::int64_t step = std::int64_t{blocks} * blockDim.x;
     std::int64_t reduced = 0;
     if constexpr (has_wide_words<T>) {
       const std::int64_t words = wide_words<T>(args);

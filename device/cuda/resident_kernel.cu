@@ -1,4 +1,4 @@
-// The persistent kernel: resident_body.hpp on the threads of one block.
+// The persistent kernel: resident_body.hpp on the threads of a few blocks.
 #include <cuda_runtime.h>
 
 #include <cuda/atomic>
@@ -12,15 +12,17 @@
 namespace gpudt::device::cuda {
 namespace {
 
-template <class T>
-__device__ __forceinline__ T read_acquired(T& mapped) {
-  return ::cuda::atomic_ref<T, ::cuda::thread_scope_system>(mapped).load(::cuda::std::memory_order_acquire);
+template <::cuda::thread_scope scope, class T>
+__device__ __forceinline__ T read_acquired(T& word) {
+  return ::cuda::atomic_ref<T, scope>(word).load(::cuda::std::memory_order_acquire);
 }
 
-__device__ __forceinline__ void write_released(std::uint32_t& mapped, std::uint32_t value) {
-  ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_system>(mapped).store(value,
-                                                                               ::cuda::std::memory_order_release);
+template <::cuda::thread_scope scope, class T>
+__device__ __forceinline__ void write_released(T& word, T value) {
+  ::cuda::atomic_ref<T, scope>(word).store(value, ::cuda::std::memory_order_release);
 }
+
+constexpr ::cuda::thread_scope everywhere = ::cuda::thread_scope_system, in_gpu = ::cuda::thread_scope_device;
 
 __device__ __forceinline__ std::uint64_t nanoseconds() {
   std::uint64_t now;
@@ -66,64 +68,146 @@ __device__ __forceinline__ void bring_programs(BatchJob& job, OwnPrograms& own) 
 
 // What messages do not need is not inlined, so that it takes none of their registers.
 
+/// Which of the blocks that do a job the calling one is.
+struct Share {
+  unsigned block, blocks;
+};
+
 template <class T>
-__device__ __noinline__ void reduce_short(const ShortReduction& reduction) {
-  with_operator<T>(reduction.op, GpuReduction<T, ShortReduction>{reduction});
+__device__ __noinline__ void reduce_short(const ShortReduction& reduction, const Share& share) {
+  with_operator<T>(reduction.op, GpuReduction<T, ShortReduction>{reduction, share.block, share.blocks});
 }
 
-__device__ __noinline__ void do_for_collective(const ResidentJob& job) {
+__device__ __noinline__ void do_for_collective(const ResidentJob& job, const Share& share) {
   if (job.kind == ResidentJob::Kind::copies)
-    return copy_short_blocks(job.copies, PlainMemory(), static_cast<std::int32_t>(threadIdx.x), resident_warps);
-  with_usual_element(job.reduction.element, [&](auto sample) { reduce_short<decltype(sample)>(job.reduction); });
+    return copy_short_blocks(job.copies, PlainMemory(),
+                             static_cast<std::int32_t>(share.block * resident_threads + threadIdx.x),
+                             static_cast<std::int32_t>(share.blocks * resident_warps));
+  with_usual_element(job.reduction.element, [&](auto sample) { reduce_short<decltype(sample)>(job.reduction, share); });
+}
+
+/// What the first block knows of the mailbox and of the other blocks.
+struct Found {
+  bool job;             ///< there is one, in shared memory
+  bool over;            ///< there will be none
+  std::uint32_t begun;  ///< the blocks that have begun, as bits
+};
+
+/// Looks once for job `number`, which all threads of the first block see afterwards.
+__device__ __forceinline__ Found look(const ResidentArgs& args, std::uint32_t number, std::uint32_t* words,
+                                      std::uint64_t& active) {
+  __shared__ std::uint32_t begun;
+  constexpr unsigned lookers = resident_threads - warp_threads;  // the last warp looks for the other blocks
+  static_assert(job_words <= lookers && resident_blocks <= warp_threads);
+  const bool reads = threadIdx.x < job_words, first = threadIdx.x == 0;
+  std::uint64_t word = 0;
+  if (reads) word = read_acquired<everywhere>(args.box->job[threadIdx.x]);
+  if (threadIdx.x >= lookers) {
+    const unsigned block = threadIdx.x - lookers;
+    const bool here = block < resident_blocks && __ldcg(&args.relay->begun[block]) == args.launch;
+    const unsigned all = __ballot_sync(~0U, here);
+    if (block == 0) begun = all | 1;
+  }
+  const bool is_part = reads && number_of(word) == number;
+  if (const int arrived = __syncthreads_count(is_part)) {
+    const std::uint32_t its_begun = begun;
+    if (first) words[0] = 0;
+    if (is_part) words[place_of_word(word)] = static_cast<std::uint32_t>(word);
+    // Behind the barrier all that the host saw before it wrote the job is visible to all threads, and nothing read
+    // earlier is used again, since threads that have read a word of the job have acquired it.
+    __syncthreads();
+    if (reinterpret_cast<const ResidentJob*>(words)->sent == arrived) return {true, false, its_begun};
+  }
+  const std::uint64_t timeout = std::uint64_t{1000} * args.timeout_us;
+  const bool over = first && (number_of(word) == no_more_jobs || nanoseconds() - active >= timeout);
+  return {false, __syncthreads_or(over) != 0, 0};
+}
+
+/// The first block passes the job in its shared memory to the others of the bits `blocks`.
+__device__ __forceinline__ void pass_on(const ResidentArgs& args, std::uint32_t number, std::uint32_t blocks,
+                                        const std::uint32_t* words) {
+  if (threadIdx.x < job_words) args.relay->job[threadIdx.x] = words[threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x == 0) write_released<in_gpu>(args.relay->told, relayed(args.launch, number, blocks));
+}
+
+/// Another block waits for a job that it has a share in, and brings it to its shared memory. False if the kernel ends.
+__device__ __forceinline__ bool await(const ResidentArgs& args, std::uint64_t& seen, std::uint32_t* words,
+                                      Share& share) {
+  __shared__ std::uint64_t told;
+  for (;;) {
+    if (threadIdx.x == 0) {
+      std::uint64_t now = seen;
+      while (now == seen || now >> 32 != args.launch) now = read_acquired<in_gpu>(args.relay->told);
+      told = now;
+    }
+    __syncthreads();
+    seen = told;
+    __syncthreads();  // before `told` is written again
+    if ((seen & no_more_jobs) == no_more_jobs) return false;
+    const auto blocks = static_cast<std::uint32_t>(seen) >> 24;
+    if ((blocks >> blockIdx.x & 1) == 0) continue;
+    share = {static_cast<unsigned>(__popc(blocks & ((1U << blockIdx.x) - 1))), static_cast<unsigned>(__popc(blocks))};
+    if (threadIdx.x < job_words) words[threadIdx.x] = __ldcg(&args.relay->job[threadIdx.x]);
+    __syncthreads();
+    return true;
+  }
 }
 
 __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const ResidentArgs args) {
   __shared__ alignas(16) std::uint32_t words[job_words];
   __shared__ OwnPrograms programs;
-  Mailbox& box = *args.box;
-  const bool reads = threadIdx.x < job_words, first = threadIdx.x == 0;
-  if (first) write_released(box.started, args.launch);
+  ResidentJob& job = *reinterpret_cast<ResidentJob*>(words);
+  const bool first = threadIdx.x == 0, leads = blockIdx.x == 0;
   if (threadIdx.x < 2) programs.number[threadIdx.x] = 0;
-  const std::uint64_t timeout = std::uint64_t{1000} * args.timeout_us;
+  if (first && leads) write_released<everywhere>(args.box->started, args.launch);
+  if (first && !leads) write_released<in_gpu>(args.relay->begun[blockIdx.x], args.launch);
   std::uint32_t number = args.first_job;
-  for (std::uint64_t active = nanoseconds();;) {
-    std::uint64_t word = 0;
-    if (reads) word = read_acquired(box.job[threadIdx.x]);
-    const bool is_part = reads && number_of(word) == number;
-    ResidentJob& job = *reinterpret_cast<ResidentJob*>(words);
-    bool is_whole = false;
-    if (const int arrived = __syncthreads_count(is_part)) {
-      if (first) words[0] = 0;
-      if (is_part) words[place_of_word(word)] = static_cast<std::uint32_t>(word);
-      // Behind the barrier all that the host saw before it wrote the job is visible to all threads, and nothing read
-      // earlier is used again, since threads that have read a word of the job have acquired it.
-      __syncthreads();
-      is_whole = job.sent == arrived;
-    }
-    if (is_whole) {
-      if (job.kind == ResidentJob::Kind::transfer) {
-        bring_programs(job.transfer, programs);
-        move_job<resident_threads>(job.transfer, 0, 1);
-      } else {
-        do_for_collective(job);
+  std::uint64_t active = nanoseconds(), seen = 0;
+  for (;;) {
+    Share share = {0, 1};
+    std::uint32_t others = 0;
+    if (leads) {
+      const Found found = look(args, number, words, active);
+      if (found.over) break;
+      if (!found.job) continue;
+      if (job.blocks > 1) others = found.begun & ~1U;
+      if (others != 0) {
+        share.blocks = 1 + __popc(others);
+        pass_on(args, number, others | 1, words);
       }
-      complete(job.completion(), 1);
-      number = job_after(number);
-      if (first) active = nanoseconds();
-    } else {
-      const bool over = first && (number_of(word) == no_more_jobs || nanoseconds() - active >= timeout);
-      if (__syncthreads_or(over)) break;
+    } else if (!await(args, seen, words, share)) {
+      return;
     }
+    if (job.kind == ResidentJob::Kind::transfer) {
+      bring_programs(job.transfer, programs);
+      move_job<resident_threads>(job.transfer, share.block, share.blocks);
+    } else {
+      do_for_collective(job, share);
+    }
+    if (!leads) {
+      __syncthreads();
+      if (first) write_released<in_gpu>(args.relay->done[blockIdx.x], static_cast<std::uint32_t>(seen) & no_more_jobs);
+      continue;
+    }
+    if (threadIdx.x < resident_blocks && (others >> threadIdx.x & 1) != 0)
+      while (read_acquired<in_gpu>(args.relay->done[threadIdx.x]) != number) {
+      }
+    complete(job.completion(), 1);
+    number = job_after(number);
+    if (first) active = nanoseconds();
   }
-  if (first) write_released(box.ended, args.launch);
+  if (!first) return;
+  write_released<in_gpu>(args.relay->told, relayed(args.launch, no_more_jobs, 0));
+  write_released<everywhere>(args.box->ended, args.launch);
 }
 
 }  // namespace
 
 int launch_resident_kernel(const ResidentArgs& args, void* stream) {
   void* parameters[] = {const_cast<ResidentArgs*>(&args)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(resident_kernel), dim3(1), dim3(resident_threads), parameters,
-                          0, static_cast<cudaStream_t>(stream));
+  return cudaLaunchKernel(reinterpret_cast<const void*>(resident_kernel), dim3(resident_blocks), dim3(resident_threads),
+                          parameters, 0, static_cast<cudaStream_t>(stream));
 }
 
 int load_resident_kernel() {

@@ -50,21 +50,31 @@ std::int64_t copied_word(Address from, Address to) {
   return 1;
 }
 
+/// Whether so many warps copy each block in few rounds.
+bool in_few_rounds(std::span<const BlockCopy> copies, std::int32_t warps, const LaunchPolicy& policy) {
+  const auto count = static_cast<std::int32_t>(copies.size());
+  const std::int32_t together = warps_per_block(warps, count), at_a_time = warps / together;
+  const std::int64_t turns = (count + at_a_time - 1) / at_a_time;
+  return std::all_of(copies.begin(), copies.end(), [&](const BlockCopy& copy) {
+    const std::int64_t round = copied_word(address_of(copy.from), address_of(copy.to)) * copied_at_once * together;
+    return turns * copy.bytes <= policy.persistent.most_copy_rounds * round * warp_threads;
+  });
+}
+
 }  // namespace
 
 std::optional<ShortCopies> shortened(std::span<const BlockCopy> copies, std::int32_t warps,
                                      const LaunchPolicy& policy) {
   if (copies.size() > ShortCopies::most) return std::nullopt;
+  const bool alone = in_few_rounds(copies, warps, policy);
+  if (!alone && !in_few_rounds(copies, warps * resident_blocks, policy)) return std::nullopt;
   std::optional<ShortCopies> job(std::in_place);
   job->count = static_cast<std::int32_t>(copies.size());
-  const std::int32_t together = warps_per_block(warps, job->count), at_a_time = warps / together;
-  const std::int64_t turns = (job->count + at_a_time - 1) / at_a_time;
+  job->blocks = alone ? 1 : resident_blocks;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     job->from[i] = address_of(copies[i].from);
     job->to[i] = address_of(copies[i].to);
     job->bytes[i] = static_cast<std::uint32_t>(copies[i].bytes);
-    const std::int64_t round = copied_word(job->from[i], job->to[i]) * copied_at_once * together * warp_threads;
-    if (turns * copies[i].bytes > policy.persistent.most_copy_rounds * round) return std::nullopt;
   }
   return job;
 }

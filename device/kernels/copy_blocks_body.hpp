@@ -33,20 +33,22 @@ inline constexpr std::int64_t warp_piece_bytes = 2 << 10;
 inline constexpr std::int32_t most_copy_warps = 32;
 inline constexpr std::int32_t warp_threads = 32;
 
-/// Copies of few short blocks, by one thread block whose warps are divided among them (resident_body.hpp).
+/// Copies of few short blocks, among which the warps of the persistent kernel are divided (resident_body.hpp).
 struct ShortCopies {
   static constexpr std::size_t most = 14;
   Address from[most];
   Address to[most];
   std::uint32_t bytes[most];
   std::int32_t count;
+  std::int32_t blocks;  ///< thread blocks of the kernel that do it
   Completion completion;
 };
 
 /// Returns the arguments, without the completion, for a GPU with that number of multiprocessors.
 CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multiprocessors);
 
-/// The copies for the persistent kernel, of `warps` warps, without the completion; none if that does not suit.
+/// The copies for the persistent kernel, of `warps` warps in each thread block, without the completion; none if that
+/// does not suit.
 std::optional<ShortCopies> shortened(std::span<const BlockCopy> copies, std::int32_t warps,
                                      const LaunchPolicy& policy = launch_policy());
 /// The arguments of a launch that does the same.

@@ -126,14 +126,12 @@ bool suits_batch(const datatype::Shape& shape, std::int64_t begin, std::int64_t 
                  const LaunchPolicy& policy = launch_policy());
 
 constexpr std::int64_t piece_bytes = 16, widest_word = 16;
-/// Maximum number of bytes of a job of the persistent kernel (resident_body.hpp).
-constexpr std::int64_t most_resident_bytes(const LaunchPolicy& policy) {
-  return policy.persistent.most_words * widest_word;
-}
-
-/// Whether the persistent kernel may do a job of `bytes` bytes from one side to the other; both must suit_batch().
-bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes,
-                    const LaunchPolicy& policy = launch_policy());
+/// Thread blocks of the persistent kernel (resident_body.hpp).
+constexpr int resident_blocks = 8;
+/// How many of its thread blocks the persistent kernel should use for a job of `bytes` bytes from one side to the
+/// other, which both suit_batch(): one or all. 0 if the job is too long for it.
+int resident_blocks_for(const PlanSide& from, const PlanSide& to, std::int64_t bytes,
+                        const LaunchPolicy& policy = launch_policy());
 
 /// A job of a batch that moves positions [begin, end) from one side to the other; both suit_batch(). The packed side is
 /// a contiguous one, whose address is where position 0 would lie. Fills everything but the programs and the completion;

@@ -434,11 +434,14 @@ bool is_traversed(const PlanSide& from, const PlanSide& to) {
 
 }  // namespace
 
-bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes, const LaunchPolicy& policy) {
+int resident_blocks_for(const PlanSide& from, const PlanSide& to, std::int64_t bytes, const LaunchPolicy& policy) {
+  const LaunchPolicy::Persistent& persistent = policy.persistent;
   const std::int32_t word = batch_word(from, to);
-  if (word < 4) return bytes <= policy.persistent.most_pieces * piece_bytes;
-  return bytes <=
-         (is_traversed(from, to) ? policy.persistent.most_traversed_words : policy.persistent.most_words) * word;
+  if (word < 4) return bytes <= persistent.most_pieces * piece_bytes ? 1 : 0;
+  const bool traversed = is_traversed(from, to);
+  if (bytes <= (traversed ? persistent.most_traversed_words : persistent.most_words) * word) return 1;
+  const std::int64_t together = traversed ? persistent.most_traversed_words_together : persistent.most_words_together;
+  return bytes <= std::min(together * word, persistent.most_bytes) ? resident_blocks : 0;
 }
 
 TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64_t begin, std::int64_t end,

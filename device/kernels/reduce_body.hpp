@@ -37,8 +37,10 @@ struct ReduceArgs : ReductionOf<Reduction::most_ranks> {
   std::int32_t grid, block;
 };
 
-/// A reduction that one thread block does (resident_body.hpp).
-using ShortReduction = ReductionOf<16>;
+/// A reduction that the persistent kernel does (resident_body.hpp).
+struct ShortReduction : ReductionOf<16> {
+  std::int32_t blocks;  ///< its thread blocks that do it
+};
 
 // --- elements --------------------------------------------------------------------------------------------------------
 

@@ -116,13 +116,14 @@ ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {
 }
 
 std::optional<ShortReduction> shortened(const Reduction& reduction, const LaunchPolicy& policy) {
+  const std::int64_t most_words = resident_blocks * policy.persistent.most_reduced_words;
   if (std::max(reduction.from.size(), reduction.to.size()) > ShortReduction::most_ranks ||
-      !is_usual(reduction.element) ||
-      reduction.count * element_bytes(reduction.element) > policy.persistent.most_reduced_words * widest_word)
+      !is_usual(reduction.element) || reduction.count * element_bytes(reduction.element) > most_words * widest_word)
     return std::nullopt;
   std::optional<ShortReduction> job(std::in_place);
   describe(reduction, *job);
-  if (words_of(*job) > policy.persistent.most_reduced_words) job.reset();
+  if (words_of(*job) > most_words) return std::nullopt;
+  job->blocks = words_of(*job) > policy.persistent.most_reduced_words ? resident_blocks : 1;
   return job;
 }
 

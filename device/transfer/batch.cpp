@@ -52,13 +52,13 @@ auto with_sides(const LayoutTransfer& layouts, const Act& act) {
   return act(PlanSide{layouts.from_shape, layouts.from.user}, PlanSide{layouts.to_shape, layouts.to.user});
 }
 
-/// Whether a persistent kernel can do this work, which is_batchable().
+/// Thread blocks of a persistent kernel for this work, which is_batchable(); 0 if it is too long for one.
 template <class Moved>
-bool is_residential(const Gpu& gpu, const Moved& work) {
-  return work.bytes() <= most_resident_bytes(gpu.policy) &&
-         with_sides(work, [&](const PlanSide& from, const PlanSide& to) {
-           return suits_resident(from, to, work.bytes(), gpu.policy);
-         });
+int resident_blocks_of(const Gpu& gpu, const Moved& work) {
+  if (work.bytes() > gpu.policy.persistent.most_bytes) return 0;
+  return with_sides(work, [&](const PlanSide& from, const PlanSide& to) {
+    return resident_blocks_for(from, to, work.bytes(), gpu.policy);
+  });
 }
 
 bool is_peer(const Packing& packing) {
@@ -115,9 +115,9 @@ void Engine::launch_queued() noexcept {
 
 PlannedRef Engine::plan_for(const Gpu& gpu, const Work& work) {
   const bool batchable = std::visit([&](const auto& it) { return is_batchable(gpu, it); }, work);
-  const bool residential =
-      batchable && gpu.resident && std::visit([&](const auto& it) { return is_residential(gpu, it); }, work);
-  return make_recycled<PlannedTransfer>(work, batchable, residential);
+  int blocks = 0;
+  if (batchable && gpu.resident) blocks = std::visit([&](const auto& it) { return resident_blocks_of(gpu, it); }, work);
+  return make_recycled<PlannedTransfer>(work, batchable, blocks);
 }
 
 Transfer Engine::begin(Gpu& gpu, Channel& channel, const PlannedRef& plan, const StreamMark& after) {
@@ -133,7 +133,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const PlannedRef& plan, const
     return Transfer(std::move(state));
   }
   const bool waits = batches_wanted_ && may_wait(*plan, channel);
-  const bool residential = (Gathering::longest() == 0 || !waits) && plan->residential;
+  const bool residential = (Gathering::longest() == 0 || !waits) && plan->resident_blocks != 0;
   const bool handed = residential && Gathering::longest() == 0 && hand_over(gpu, channel, plan, *state);
   if (residential && (handed || !waits)) note_short(gpu);
   if (handed) return Transfer(std::move(state));
@@ -188,7 +188,7 @@ void Engine::note_short(Gpu& gpu) {
 /// must be launched.
 bool Engine::hand_over(Gpu& gpu, Channel& channel, const PlannedRef& plan, Transfer::State& state) {
   if (!gpu.resident->ready() || resident_late(gpu)) return false;
-  ResidentJob job(job_of(gpu, channel, *plan));
+  ResidentJob job(job_of(gpu, channel, *plan), plan->resident_blocks);
   if (!plan->job_is_final) return false;  // the job would not wait for the upload
   job.transfer.completion = completion_of(state);
   mark(point::way_chosen);
@@ -266,7 +266,7 @@ void Engine::launch_queued(Channel& channel) noexcept {
   if (batched > 1) {
     launch_batch(here, channel, std::span(queue).first(batched));
   } else if (batched == 1) {
-    if (queue.front().plan->residential) note_short(here);
+    if (queue.front().plan->resident_blocks != 0) note_short(here);
     launch_alone(here, channel, queue.front(), alone ? Way::automatic : Way::kernel);
   }
   for (const Queued& job : std::span(queue).subspan(batched)) launch_alone(here, channel, job, Way::copy);
@@ -456,7 +456,7 @@ void Engine::launch_again_alone(Channel& channel, Args args, Transfer::State& st
 void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, Way decided) noexcept {
   job.state->finished = true;
   try {
-    if (!job.plan->residential || !hand_over(gpu, channel, job.plan, *job.state))
+    if (job.plan->resident_blocks == 0 || !hand_over(gpu, channel, job.plan, *job.state))
       launch(gpu, channel, *job.plan, *job.state, decided);
   } catch (const std::exception& error) {
     job.state->finished = false;

@@ -46,7 +46,10 @@ Resident::Resident(Runtime& runtime, int ordinal, ResidentUse use, std::shared_p
 Resident::~Resident() {
   stop();
   if (!box_) return;
-  if (!watch_->ended()) runtime_.stream_destroy(ordinal_, stream_);
+  if (!watch_->ended()) {
+    runtime_.device_free(ordinal_, relay_);
+    runtime_.stream_destroy(ordinal_, stream_);
+  }
   runtime_.mapped_free(ordinal_, box_);
 }
 
@@ -161,13 +164,20 @@ bool Resident::make_box() {
 
 void Resident::make_new_box() {
   StreamHandle const stream = runtime_.stream_create(ordinal_);
+  void *box = nullptr, *relay = nullptr;
   try {
-    box_ = static_cast<Mailbox*>(runtime_.mapped_alloc(ordinal_, sizeof(Mailbox)));
+    box = runtime_.mapped_alloc(ordinal_, sizeof(Mailbox));
+    relay = runtime_.device_alloc(ordinal_, sizeof(Relay));
+    runtime_.memset_async(ordinal_, relay, 0, sizeof(Relay), stream);
   } catch (const Error&) {
+    if (relay) runtime_.device_free(ordinal_, relay);
+    if (box) runtime_.mapped_free(ordinal_, box);
     runtime_.stream_destroy(ordinal_, stream);
     throw;
   }
-  std::memset(static_cast<void*>(box_), 0, sizeof *box_);
+  std::memset(box, 0, sizeof(Mailbox));
+  box_ = static_cast<Mailbox*>(box);
+  relay_ = static_cast<Relay*>(relay);
   stream_ = stream;
 }
 
@@ -179,7 +189,7 @@ void Resident::launch() {
   const auto its_timeout = static_cast<std::uint32_t>(wanted.count());
   const auto began = Clock::now();
   mark(point::resident_planned);
-  runtime_.launch(ordinal_, ResidentArgs{box_, next_launch, job_after(job_), its_timeout}, stream_);
+  runtime_.launch(ordinal_, ResidentArgs{box_, relay_, next_launch, job_after(job_), its_timeout}, stream_);
   mark(point::resident_launched);
   launch_ = next_launch;
   launched_ = Clock::now();

@@ -83,6 +83,7 @@ class Resident {
   std::atomic<ResidentUse> use_;
   StreamHandle stream_ = nullptr;                       ///< created for the first launch, like the mailbox
   Mailbox* box_ GUARDED_BY(mutex_) = nullptr;           ///< in mapped memory
+  Relay* relay_ = nullptr;                              ///< in the GPU's memory, as long as the mailbox
   std::uint32_t launch_ GUARDED_BY(mutex_) = 0;         ///< number of the last launch; 0: there was none
   bool leaving_ GUARDED_BY(mutex_) = false;             ///< the latest launch gets no more jobs
   bool settled_ GUARDED_BY(mutex_) = true;              ///< settle() has seen the result of the latest launch

@@ -74,8 +74,8 @@ struct TransferRequest {
 
 /// The plan of a transfer. The queue and the persistent kernel hold it and, if the transfer is made again, a KeptPlan.
 struct PlannedTransfer {
-  const bool batchable;    ///< several can be launched by one kernel
-  const bool residential;  ///< the GPU's persistent kernel can do it
+  const bool batchable;       ///< several can be launched by one kernel
+  const int resident_blocks;  ///< thread blocks of the GPU's persistent kernel that would do it; 0: it cannot
   // Guarded by the channel's queue_mutex.
   bool job_is_final = false;      ///< `job` is there, and so are the layouts on the GPU that it reads
   int blocks = 0;                 ///< thread blocks of `job`
@@ -86,8 +86,8 @@ struct PlannedTransfer {
   TransferRequest request{};  ///< set before a KeptPlan refers to the plan
   const Work work;
 
-  PlannedTransfer(const Work& its_work, bool is_batchable, bool is_residential)
-      : batchable(is_batchable), residential(is_residential), work(its_work) {}
+  PlannedTransfer(const Work& its_work, bool is_batchable, int its_resident_blocks)
+      : batchable(is_batchable), resident_blocks(its_resident_blocks), work(its_work) {}
   std::int64_t bytes() const {
     return std::visit([](const auto& it) { return it.bytes(); }, work);
   }

@@ -38,19 +38,21 @@ void check(const std::vector<std::int64_t>& lengths, std::size_t from_skew, std:
   const std::optional<ShortCopies> job = shortened(copies, warps);
   if (!job) return;
   std::memset(to, untouched, room);
-  copy_blocks_on_host(*job, warps, memory);
+  copy_blocks_on_host(*job, job->blocks * warps, memory);
   CHECK(std::memcmp(to, expected, room) == 0);
   std::memset(to, untouched, room);
   copy_blocks_on_host(lengthened(*job, 4), memory);
   CHECK(std::memcmp(to, expected, room) == 0);
 }
 
-/// Whether the persistent kernel copies blocks of these lengths, `skew` bytes behind aligned addresses.
-bool is_short(const std::vector<std::int64_t>& lengths, std::size_t skew = 0) {
+/// With how many thread blocks the persistent kernel copies blocks of these lengths, `skew` bytes behind aligned
+/// addresses; 0: not.
+int resident_blocks_of(const std::vector<std::int64_t>& lengths, std::size_t skew = 0) {
   alignas(16) static char memory[32];
   std::vector<BlockCopy> copies;
   for (const std::int64_t length : lengths) copies.push_back({memory, memory + skew, length});
-  return shortened(copies, 8).has_value();
+  const std::optional<ShortCopies> job = shortened(copies, 8);
+  return job ? job->blocks : 0;
 }
 
 }  // namespace
@@ -77,15 +79,18 @@ TEST_CASE("blocks are copied, and nothing else", "[kernel][copy-blocks]") {
 }
 
 TEST_CASE("which copies are short", "[kernel][copy-blocks]") {
-  CHECK(is_short({32 << 10}));
-  CHECK_FALSE(is_short({(32 << 10) + 1}));
-  CHECK(is_short({16 << 10, 8}));
-  CHECK_FALSE(is_short({(16 << 10) + 1, 8}));
-  CHECK(is_short({1 << 10, 8}, 1));
-  CHECK_FALSE(is_short({2 << 10, 8}, 1));
-  CHECK(is_short(std::vector<std::int64_t>(14, 2 << 10)));
-  CHECK_FALSE(is_short(std::vector<std::int64_t>(14, 3 << 10)));
-  CHECK_FALSE(is_short(std::vector<std::int64_t>(15, 8)));
+  constexpr int all = 8;
+  CHECK(resident_blocks_of({32 << 10}) == 1);
+  CHECK(resident_blocks_of({(32 << 10) + 1}) == all);
+  CHECK(resident_blocks_of({all * (32 << 10)}) == all);
+  CHECK(resident_blocks_of({all * (32 << 10) + 1}) == 0);
+  CHECK(resident_blocks_of({16 << 10, 8}) == 1);
+  CHECK(resident_blocks_of({(16 << 10) + 1, 8}) == all);
+  CHECK(resident_blocks_of({1 << 10, 8}, 1) == 1);
+  CHECK(resident_blocks_of({2 << 10, 8}, 1) == all);
+  CHECK(resident_blocks_of(std::vector<std::int64_t>(14, 2 << 10)) == 1);
+  CHECK(resident_blocks_of(std::vector<std::int64_t>(14, 3 << 10)) == all);
+  CHECK(resident_blocks_of(std::vector<std::int64_t>(15, 8)) == 0);
 }
 
 TEST_CASE("as many blocks as a kernel takes, of random lengths", "[kernel][copy-blocks]") {

@@ -221,7 +221,7 @@ TEST_CASE("reductions of every element by every operator", "[kernel]") {
 
 TEST_CASE("which reductions are short", "[kernel]") {
   alignas(16) static char memory[64];
-  const auto is_short = [](Element element, std::int64_t count, std::size_t ranks, std::size_t skew = 0) {
+  const auto blocks = [](Element element, std::int64_t count, std::size_t ranks, std::size_t skew = 0) {
     const std::vector<const void*> from(ranks, memory + skew);
     const std::vector<void*> to(ranks, memory + skew);
     const Reduction reduction = {Operator::sum, element, Result::total, count, from, to};
@@ -233,17 +233,20 @@ TEST_CASE("which reductions are short", "[kernel]") {
       CHECK(std::equal(args.from, args.from + ranks, again.from));
       CHECK(std::equal(args.to, args.to + ranks, again.to));
     }
-    return job.has_value();
+    return job ? job->blocks : 0;
   };
-  CHECK(is_short(Element::float32, 1, 16));
-  CHECK_FALSE(is_short(Element::float32, 1, 17));
-  CHECK(is_short(Element::float32, 4096, 2));
-  CHECK_FALSE(is_short(Element::float32, 4100, 2));
-  CHECK(is_short(Element::float32, 1024, 2, 4));
-  CHECK_FALSE(is_short(Element::float32, 1025, 2, 4));
-  CHECK(is_short(Element::float16, 1, 2));
-  CHECK_FALSE(is_short(Element::int8, 1, 2));
-  CHECK_FALSE(is_short(Element::complex64, 1, 2));
+  constexpr int all = 8;
+  CHECK(blocks(Element::float32, 1, 16) == 1);
+  CHECK(blocks(Element::float32, 1, 17) == 0);
+  CHECK(blocks(Element::float32, 4096, 2) == 1);
+  CHECK(blocks(Element::float32, 4100, 2) == all);
+  CHECK(blocks(Element::float32, all * 4096, 2) == all);
+  CHECK(blocks(Element::float32, all * 4096 + 4, 2) == 0);
+  CHECK(blocks(Element::float32, 1024, 2, 4) == 1);
+  CHECK(blocks(Element::float32, 1025, 2, 4) == all);
+  CHECK(blocks(Element::float16, 1, 2) == 1);
+  CHECK(blocks(Element::int8, 1, 2) == 0);
+  CHECK(blocks(Element::complex64, 1, 2) == 0);
 }
 
 TEST_CASE("sums and products of integers wrap around", "[kernel]") {

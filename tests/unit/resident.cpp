@@ -19,30 +19,34 @@ using std::chrono::microseconds;
 
 TEST_CASE("what is short enough for the persistent kernel", "[kernel]") {
   alignas(16) char memory[32];
-  const auto suits = [&](const datatype::Layout& layout, int count, std::int64_t shift = 0) {
+  const auto blocks = [&](const datatype::Layout& layout, int count, std::int64_t shift = 0) {
     datatype::Shape stream;
     stream.kind = datatype::ShapeKind::contiguous;
     const datatype::Shape shape = layout.shape(count);
     stream.total = stream.run = shape.total;
-    return suits_resident({shape, memory}, {stream, memory + shift}, shape.total);
+    return resident_blocks_for({shape, memory}, {stream, memory + shift}, shape.total);
   };
   const OwnedType eights = std::move(vector(128, 2, 4, MPI_INT).commit());  // 1 KiB in blocks of 8 bytes
   const datatype::LayoutRef words = datatype::decode(eights);
-  CHECK(suits(*words, 8));
-  CHECK_FALSE(suits(*words, 9));
-  CHECK(suits(*words, 4, 4));
-  CHECK_FALSE(suits(*words, 5, 4));
-  CHECK(suits(*words, 2, 1));
-  CHECK_FALSE(suits(*words, 3, 1));
+  const auto check = [&](const datatype::Layout& layout, std::int64_t shift, int alone, int together) {
+    CHECK(blocks(layout, alone, shift) == 1);
+    CHECK(blocks(layout, alone + 1, shift) == (together > alone ? resident_blocks : 0));
+    CHECK(blocks(layout, together, shift) == (together > alone ? resident_blocks : 1));
+    CHECK(blocks(layout, together + 1, shift) == 0);
+  };
+  check(*words, 0, 8, 128);
+  check(*words, 4, 4, 64);
+  check(*words, 1, 2, 2);
   std::vector<int> places(128);
   for (int i = 0; i < 128; ++i) places[static_cast<std::size_t>(i)] = i * (i + 1);
   const OwnedType list = std::move(indexed_block(2, places, MPI_INT).commit());
   const datatype::LayoutRef traversed = datatype::decode(list);
-  CHECK(suits(*traversed, 2));
-  CHECK_FALSE(suits(*traversed, 3));
+  check(*traversed, 0, 2, 16);
   const datatype::LayoutRef bytes = datatype::decode(MPI_CHAR);
-  CHECK(suits(*bytes, 16 << 10));
-  CHECK_FALSE(suits(*bytes, (16 << 10) + 16));
+  CHECK(blocks(*bytes, 16 << 10) == 1);
+  CHECK(blocks(*bytes, (16 << 10) + 16) == resident_blocks);
+  CHECK(blocks(*bytes, 128 << 10) == resident_blocks);
+  CHECK(blocks(*bytes, (128 << 10) + 16) == 0);
 }
 
 TEST_CASE("the first launch of a persistent kernel that is prepared allocates nothing", "[kernel]") {
@@ -95,7 +99,7 @@ TEST_CASE("layouts that are traversed are sent again, since the kernel replaces 
   host::JobWords sender, receiver;
   std::uint32_t number = 0;
   const auto sent_again = [&](const PlanSide& from, const PlanSide& to) {
-    const ResidentJob job{BatchJob(plan_batch_job(from, to, 0, 32, {}))};
+    const ResidentJob job(BatchJob(plan_batch_job(from, to, 0, 32, {})), 1);
     for (int i = 0; i < 2; ++i) {
       sender.send(box, ++number, job);
       REQUIRE(receiver.receive(box, number));
