@@ -19,6 +19,8 @@ constexpr microseconds most_between{100};
 constexpr int least_streak = 4;
 /// A kernel was worth its launch if it did at least this many jobs.
 constexpr std::int64_t worthwhile_jobs = 4;
+/// What these save at least, by which a launch may delay the first of them.
+constexpr microseconds saved{8};
 /// A kernel ends after this time without a job, since the program's cudaDeviceSynchronize waits for it.
 constexpr microseconds timeout{40};
 /// The timeout with ResidentUse::always, for tests and experiments.
@@ -112,9 +114,8 @@ void Resident::note_short() {
 
 bool Resident::promising(const Waits& waits) {
   if (use_ == ResidentUse::always) return true;
-  if (streak_ < least_streak || launching_.waits() || waits.until_short < launch_time || waits.until_short > timeout)
-    return false;
-  if (waits.until_short >= launch_time_) return true;
+  if (streak_ < least_streak || launching_.waits() || waits.until_short > timeout) return false;
+  if (waits.until_short + saved >= launch_time_) return true;
   launch_time_ -= launch_time_ / launch_time_decay;
   return false;
 }
