@@ -183,7 +183,8 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   /// So that the receive fails if it is too short. A shorter message must be sent before it is received.
   bool goes_synchronously() const override;
   void given() override { descriptor_.issue.store(peer::Issue::issued, std::memory_order_release); }
-  void recalled() override;
+  /// So that give_up() retracts it.
+  void recalled() override { descriptor_.issue.store(peer::Issue::not_yet, std::memory_order_release); }
   void each_reported(VisitReported visit) const override { report_visit(operand_.reported, visit); }
 
  private:
@@ -215,6 +216,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   void note_outcome(bool refused) const;
   const char* why_refused() const;
   void stream();
+  void fill_segment();
   bool step_remote();
   bool receiver_gone();
 
@@ -240,7 +242,8 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   device::Transfer moving_;                 ///< withdrawing: from the program's buffer to staging_
   MappedBuffer receivers_;                  ///< putting: where the data go
   device::Transfer putting_;                ///< putting; after receivers_, which it uses
-  std::unique_ptr<peer::Outflow> outflow_;  ///< fragments_wanted; remote: from the beginning
+  std::unique_ptr<peer::Outflow> outflow_;  ///< fragments_wanted; remote, or on the host: from the beginning
+  bool streams_ = false;                    ///< the receiver has wanted fragments of this node
   bool not_packed_ = false;  ///< the receiver presumably wants fragments, for which data are packed later
   bool all_sent_ = false;    ///< remote: MPI has sent the data
   NvtxMessage range_;

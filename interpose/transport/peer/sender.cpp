@@ -264,8 +264,10 @@ void RendezvousSender::pack_next_part() {
   packing_.push_back({packing_bytes_, pack(operand_, packed_, begin, packing_bytes_)});
 }
 
-/// Publishes which bytes the receiver can fetch, and packs more of data that are packed first.
+/// Publishes which bytes the receiver can fetch, and packs more of data that are packed first. Of data in host memory,
+/// for which the receiver will ask in fragments, the first are copied while the RTS is on its way.
 void RendezvousSender::pack_on() {
+  if (is_on_host()) return fill_segment();
   if (!packed_) return make_ready();
   for (; !packing_.empty() && packing_.front().transfer.done(); packing_.erase(packing_.begin()))
     descriptor_.ready.store(packing_.front().end, std::memory_order_release);
@@ -305,10 +307,6 @@ bool RendezvousSender::goes_synchronously() const {
   return cuts_off_own_messages && world_ == world->rank && !may_be_buffered();
 }
 
-void RendezvousSender::recalled() {
-  descriptor_.issue.store(Issue::not_yet, std::memory_order_release);  // so that give_up() retracts it
-}
-
 bool RendezvousSender::sent() {
   offered_at_ = engine_within() ? engine_time() : SteadyClock::now();
   return sent_ = true;
@@ -324,7 +322,7 @@ bool RendezvousSender::step() {
       if (not_packed_ && is_receiver_on_gpu())
         note_unpacked_in_vain(world_);
       else
-        note_outcome(/*refused=*/outflow_ != nullptr);
+        note_outcome(/*refused=*/streams_);
       return true;
     case State::buffered:
       if (is_short()) note_outcome(/*refused=*/true);  // staging would have been faster
@@ -460,16 +458,20 @@ const char* RendezvousSender::why_refused() const {
 
 /// The receiver cannot fetch the data: they go through the segment.
 void RendezvousSender::stream() {
-  if (!outflow_) {
+  if (!std::exchange(streams_, true)) {
     gpudt::mark(point::wanted);
     const bool one_gpu = note_what_receiver_found();
     packing_.clear();
     packed_ = {};
     published_.reset();
-    outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
     if (!is_on_host()) report_peer(one_gpu ? PeerEvent::declined : PeerEvent::refused);
     report_went(operand_.reported, {protocol_name(Protocol::shared), why_refused()});
   }
+  fill_segment();
+}
+
+void RendezvousSender::fill_segment() {
+  if (!outflow_) outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
   outflow_->step();
 }
 
