@@ -169,7 +169,8 @@ Place Context::place(Dice& dice, int chance) const {
   if (!dice.percent(chance))
     return dice.one_in(12) ? dice.pick(std::vector{Place::pinned, Place::registered}) : Place::host;
   if (!dice.one_in(8)) return Place::device;
-  return dice.pick(std::vector{Place::managed, Place::stream_ordered, Place::mapped, Place::other_gpu});
+  return dice.pick(
+      std::vector{Place::managed, Place::stream_ordered, Place::mapped, Place::shareable, Place::other_gpu});
 }
 
 bool has_edge(int from, int to) {
