@@ -273,6 +273,10 @@ void WindowChannel::find_place(const Incoming& message, TargetAccess& access) tr
   const auto address = layout ? memory_.address(header.displacement, *layout, header.count) : std::nullopt;
   if (!address) return access.fail(MPI_ERR_RMA_RANGE);
   TargetPlace place(layout, header.count, *address);
+  if (place.ordinal() < 0 && memory_.was_on_gpu(place.first())) {
+    log_error("an access to this process's window: its GPU memory has been freed");
+    return access.fail(MPI_ERR_RMA_RANGE);
+  }
   place.order_after(memory_.after(place.ordinal()));
   access.set_place(std::move(place));
 } catch (const std::bad_alloc&) {

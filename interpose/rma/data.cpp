@@ -68,10 +68,11 @@ std::byte* Block::data() const {
 }
 
 TargetPlace::TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* address)
-    : layout_(std::move(layout)),
-      count_(count),
-      address_(address),
-      location_(device::classify(at(address, layout_->true_lb()))) {}
+    : layout_(std::move(layout)), count_(count), address_(address), location_(device::classify(first())) {}
+
+const void* TargetPlace::first() const {
+  return at(address_, layout_->true_lb());
+}
 
 /// The address of all bytes if they are contiguous, else null. The host reference would copy element by element.
 void* TargetPlace::contiguous() const {

@@ -68,6 +68,7 @@ class TargetPlace {
  public:
   TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* address);
   int ordinal() const { return location_.on_device() ? location_.ordinal : -1; }
+  const void* first() const;  ///< where its data begin
   /// Reads and writes wait for the work before `mark`.
   void order_after(const device::StreamMark& mark) { after_ = mark; }
   std::int64_t bytes() const { return count_ * layout_->size(); }

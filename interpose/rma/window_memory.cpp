@@ -43,6 +43,22 @@ bool hold_runs(const Regions& regions, std::uintptr_t address, const datatype::L
 
 }  // namespace
 
+WindowMemory::WindowMemory(void* base, std::int64_t size) : base_(base), size_(size) {
+  const LockGuard lock(mutex_);
+  if (size > 0) note_memory(reinterpret_cast<std::uintptr_t>(base));
+}
+
+void WindowMemory::note_memory(std::uintptr_t begin) {
+  if (device::classify(reinterpret_cast<const void*>(begin)).on_device()) on_gpu_.insert(begin);
+}
+
+bool WindowMemory::was_on_gpu(const void* address) const {
+  const LockGuard lock(mutex_);
+  if (!dynamic_) return !on_gpu_.empty();
+  const auto next = regions_.upper_bound(reinterpret_cast<std::uintptr_t>(address));
+  return next != regions_.begin() && on_gpu_.contains(std::prev(next)->first);
+}
+
 bool WindowMemory::attach(void* base, std::int64_t size) {
   const auto begin = reinterpret_cast<std::uintptr_t>(base);
   if (begin + static_cast<std::uintptr_t>(size) < begin) return false;
@@ -54,12 +70,14 @@ bool WindowMemory::attach(void* base, std::int64_t size) {
   const auto next = regions_.lower_bound(begin);
   if (next != regions_.end() && begin + static_cast<std::uintptr_t>(size) > next->first) return false;
   if (next != regions_.begin() && end_of(*std::prev(next)) > begin) return false;
+  note_memory(begin);
   return regions_.emplace(begin, size).second;
 }
 
 bool WindowMemory::detach(const void* base) {
   const LockGuard lock(mutex_);
   const auto begin = reinterpret_cast<std::uintptr_t>(base);
+  on_gpu_.erase(begin);
   if (regions_.erase(begin) != 0) return true;
   const auto empty = empty_regions_.find(begin);
   if (empty == empty_regions_.end()) return false;
