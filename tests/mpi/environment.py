@@ -34,8 +34,10 @@ class Run:
     launcher = library = sim = program = ""
 
     def __init__(self, mode, *settings, library=True, without=None, through=(), ranks=RANKS, program=None,
-                 seconds=SECONDS):
-        command = [*through, self.launcher, "-S", "-n", str(ranks), "-t", str(seconds), "-s", self.sim]
+                 seconds=SECONDS, simulated=True):
+        command = [*through, self.launcher, "-n", str(ranks), "-t", str(seconds), "-s", self.sim]
+        if simulated:
+            command += ["-S"]
         if library:
             command += ["-l", self.library]
         if without is not None:
