@@ -70,7 +70,7 @@ std::string text_of(const DeviceBuffer& operand) {
          std::to_string(operand.ordinal) + ")";
 }
 
-enum class Wrong { not_ready, overlaps, freed, changed, not_mapped };
+enum class Wrong { not_ready, overlaps, freed, changed, not_mapped, too_long };
 
 struct Checks {
   bool order = true;
@@ -154,9 +154,10 @@ class CheckedBuffer {
         allocation_(device::allocation_id(first_byte(operand))),
         runs_(runs_of(operand)) {
     operand_.checked = nullptr;
-    check_ready();
+    const bool whole = check_reach();
+    if (whole) check_ready();
     check_overlap();
-    if (operand_.use == Use::read && reached_soon(operand_.after)) checksum_ = checksum(operand_, {});
+    if (whole && operand_.use == Use::read && reached_soon(operand_.after)) checksum_ = checksum(operand_, {});
     const LockGuard lock(checks().mutex);
     checks().pending.push_back(this);
   }
@@ -178,6 +179,16 @@ class CheckedBuffer {
  private:
   void say(Wrong wrong, const std::string& what) const {
     interpose::say(site_, call_, wrong, text_of(operand_) + " " + what);
+  }
+
+  /// Whether the last byte lies in the memory of a GPU, too. (If another allocation follows, it does.)
+  bool check_reach() const {
+    const auto buffer = reinterpret_cast<std::uintptr_t>(operand_.buffer);
+    const std::int64_t last = operand_.info->layout().span(operand_.count).end - 1;
+    const auto* const address = reinterpret_cast<const void*>(buffer + static_cast<std::uintptr_t>(last));
+    if (operand_.division || device::classify(address).on_device()) return true;
+    say(Wrong::too_long, "reaches beyond its memory: the count or the datatype is too large");
+    return false;
   }
 
   /// The work of the default stream, and of streams for which it waits, may have nothing to do with the buffer: reports

@@ -1,7 +1,7 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
 // usage: messages
-// apart|device|host|limit|again|probe|lengths|gather|late|turns|slow|managed|fatal|mistakes|leave|freed|
+// apart|device|host|limit|again|probe|lengths|gather|late|turns|slow|managed|fatal|mistakes|leave|freed|beyond|
 //                 handle|handle-send|unmatched|abort|exit|killed
 //   apart   as device, each rank on a GPU of its own
 //   device  a contiguous and a strided message between device buffers, verified
@@ -18,7 +18,7 @@
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   mistakes  what GPUDT_CHECK finds, each twice at one place
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
-//   freed   device memory that has been freed is sent
+//   freed   device memory that has been freed is sent; beyond: more than there is
 //   handle  as device, but MPI_Init is taken from the MPI library's own handle
 //   handle-send  as device, and MPI_Send is taken from there for a message of device memory
 //   unmatched  between host buffers, and a receive that no message comes to
@@ -381,14 +381,14 @@ void make_mistakes() {
   }
 }
 
-void send_what_is_freed() {
-  constexpr int freed_bytes = 512;  // which MPI reads before there is a receive
-  void* freed = nullptr;
-  cudaMalloc(&freed, freed_bytes);
-  cudaMemset(freed, 0, freed_bytes);
-  cudaDeviceSynchronize();
-  cudaFree(freed);
-  MPI_Send(freed, freed_bytes, MPI_BYTE, (rank + 1) % ranks, 2, MPI_COMM_WORLD);
+void send_bad_memory(bool freed) {
+  constexpr int bytes = 512;  // which MPI reads before there is a receive
+  void* memory = nullptr;
+  cudaMalloc(&memory, bytes);
+  cudaMemset(memory, 0, bytes);
+  if (freed) cudaFree(memory);
+  const int code = MPI_Send(memory, freed ? bytes : 1 << 20, MPI_BYTE, (rank + 1) % ranks, 2, MPI_COMM_WORLD);
+  if (code != MPI_SUCCESS) MPI_Abort(MPI_COMM_WORLD, 3);
 }
 
 /// The MPI library's own function, as programs find it that load the library themselves.
@@ -471,7 +471,7 @@ int main(int argc, char** argv) {
     std::printf("rank %d: managed: wrong\n", rank);
   if (mode == "turns") gather(30, 2);
   if (mode == "mistakes") make_mistakes();
-  if (mode == "freed" && rank == 0) send_what_is_freed();
+  if (rank == 0 && (mode == "freed" || mode == "beyond")) send_bad_memory(mode == "freed");
   if (mode == "handle-send" && rank == 0) send_by_handle();
   if (mode == "limit") report("large", beyond_limit, 2);
   bool right = true;  // processes of two nodes first find out about each other

@@ -73,6 +73,15 @@ class Mistakes(unittest.TestCase):
         run = Run("freed", "GPUDT_CHECK=1")
         self.assert_said_once(run, "GPUDT_CHECK: MPI_Send, called at", "neither GPU memory nor the host's")
 
+    def test_buffer_beyond_its_memory(self):
+        """The call fails, and GPUDT_CHECK=1 names it."""
+        for settings in ((), ("GPUDT_CHECK=1",)):
+            run = Run("beyond", *settings)
+            self.assertNotEqual(run.code, 0, run.text)
+            self.assertEqual(len(run.lines("error: MPI_Send", "illegal memory access")), 1, run.text)
+            self.assertEqual(len(run.lines("GPUDT_CHECK: MPI_Send, called at", "reaches beyond its memory")), len(settings),
+                             run.text)
+
     def test_no_simulated_device(self):
         linked = subprocess.run(["ldd", Run.program], capture_output=True, text=True, check=True).stdout
         if "libgpudt-sim" in linked:
