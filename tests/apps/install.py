@@ -153,6 +153,10 @@ class Install(unittest.TestCase):
         folders = re.findall(r"(?m)^prepend-path \w+ \$prefix(.*)$", text)
         self.assertEqual(len(folders), 4)
         self.assertEqual([folder for folder in folders if not (self.prefix / folder.strip("/")).is_dir()], [])
+        if shutil.which("modulecmd"):
+            without = {name: value for name, value in os.environ.items() if name != "MANPATH"}
+            done = subprocess.run(["modulecmd", "bash", "load", file], env=without, capture_output=True, text=True, check=False)
+            self.assertRegex(done.stdout, r"(?m)^(export )?MANPATH='?[^:]*/man'?::?'?;", done.stderr)
 
     def test_manual_pages(self):
         """Each program has one, which man shows without a complaint."""
