@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "datatype/reference.hpp"
@@ -28,6 +29,11 @@ std::int64_t part_size(std::int64_t bytes) {
 void* chunk_of_gpu(int ordinal, const Segment& segment, int chunk) {
   void* const chunks = device::register_host(ordinal, segment->chunks, sizeof segment->chunks);
   return chunks == nullptr ? nullptr : static_cast<std::byte*>(chunks) + chunk * chunk_size;
+}
+
+/// Saves a query of the driver.
+std::optional<device::MemoryKind> kind_of_chunk(const void* chunk) {
+  return chunk == nullptr ? std::nullopt : std::optional(device::MemoryKind::pinned);
 }
 
 }  // namespace
@@ -115,6 +121,7 @@ bool SegmentOutflow::begin() {
   Part part{chunk, std::min(descriptor_.bytes - begun_, most), {}, {}};
   if (operand_.ordinal < 0) return copy(part);
   void* to = chunk >= 0 ? chunk_of_gpu(operand_.ordinal, chunks_.segment(), chunk) : nullptr;
+  const std::optional<device::MemoryKind> kind = kind_of_chunk(to);
   if (to == nullptr) {
     if (!find_staging(part)) return false;
     to = part.staging.data();
@@ -123,7 +130,7 @@ bool SegmentOutflow::begin() {
   packing_.push_back(std::move(part));
   mark(point::part_pack_started);
   packing_.back().packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
-                                          operand_.count, operand_.buffer, begun_, end, to, {}, operand_.after);
+                                          operand_.count, operand_.buffer, begun_, end, to, kind, operand_.after);
   begun_ = end;
   return true;
 }
@@ -195,6 +202,7 @@ void SegmentInflow::take(const Part& part) {
     datatype::unpack(*target_.layout, target_.count, target_.user, begin, end, data);
   } else if (begin < end) {
     void* from = part.chunk < 0 ? nullptr : chunk_of_gpu(target_.ordinal, segment_, part.chunk);
+    const std::optional<device::MemoryKind> kind = kind_of_chunk(from);
     if (from == nullptr) {
       const auto bytes = static_cast<std::size_t>(end - begin);
       unpacking.staging = device::acquire_packed(target_.ordinal, bytes);
@@ -202,7 +210,7 @@ void SegmentInflow::take(const Part& part) {
     }
     mark(point::part_unpack_started);
     unpacking.transfer = device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
-                                       target_.user, begin, end, from);
+                                       target_.user, begin, end, from, kind);
   }
   unpacking_.push_back(std::move(unpacking));
 }
