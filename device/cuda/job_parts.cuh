@@ -25,7 +25,7 @@ __device__ __forceinline__ void move_word(const BatchJob& job, unsigned unit) {
 /// Moves the share of thread block `block` of the job's `blocks`, in words.
 template <class Word, unsigned threads>
 __device__ __forceinline__ void move_words(const BatchJob& job, unsigned block, unsigned blocks) {
-  constexpr unsigned per_round = threads * words_per_thread;
+  const unsigned step = blocks * threads;  // so that all blocks have words of a job that is short for them
   const WordRange range = whole_words(job.begin, job.end, static_cast<std::int32_t>(sizeof(Word)));
   const auto last = static_cast<unsigned>(range.last);
   if (blocks == 1 && last - static_cast<unsigned>(range.first) <= threads) {  // a word per thread
@@ -33,14 +33,13 @@ __device__ __forceinline__ void move_words(const BatchJob& job, unsigned block, 
     if (unit < last) move_word<Word>(job, unit);
     return move_ends(job, range);
   }
-  for (unsigned round = static_cast<unsigned>(range.first) + block * per_round; round < last;
-       round += blocks * per_round) {
+  for (unsigned round = static_cast<unsigned>(range.first); round < last; round += words_per_thread * step) {
     PairPlace place[words_per_thread];
     Word word[words_per_thread] = {};
     bool inside[words_per_thread];
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u) {
-      const unsigned unit = round + threadIdx.x + u * threads;
+      const unsigned unit = round + u * step + block * threads + threadIdx.x;
       inside[u] = unit < last;
       // Idle threads compute the place of the round's first word, so that there is no branch.
       place[u] = job.pair.place(inside[u] ? unit : round, NoTile());
