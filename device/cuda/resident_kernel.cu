@@ -104,7 +104,8 @@ __device__ __forceinline__ Found look(const ResidentArgs& args, std::uint32_t nu
   if (reads) word = read_acquired<everywhere>(args.box->job[threadIdx.x]);
   if (threadIdx.x >= lookers) {
     const unsigned block = threadIdx.x - lookers;
-    const bool here = block < resident_blocks && __ldcg(&args.relay->begun[block]) == args.launch;
+    const bool here =
+        args.relay != nullptr && block < resident_blocks && __ldcg(&args.relay->begun[block]) == args.launch;
     const unsigned all = __ballot_sync(~0U, here);
     if (block == 0) begun = all | 1;
   }
@@ -123,12 +124,11 @@ __device__ __forceinline__ Found look(const ResidentArgs& args, std::uint32_t nu
   return {false, __syncthreads_or(over) != 0, 0};
 }
 
-/// The first block passes the job in its shared memory to the others of the bits `blocks`.
-__device__ __forceinline__ void pass_on(const ResidentArgs& args, std::uint32_t number, std::uint32_t blocks,
-                                        const std::uint32_t* words) {
-  if (threadIdx.x < job_words) args.relay->job[threadIdx.x] = words[threadIdx.x];
+/// The first block passes the job in its shared memory to others.
+__device__ __forceinline__ void pass_on(Relay& relay, std::uint64_t told, const std::uint32_t* words) {
+  if (threadIdx.x < job_words) relay.job[threadIdx.x] = words[threadIdx.x];
   __syncthreads();
-  if (threadIdx.x == 0) write_released<in_gpu>(args.relay->told, relayed(args.launch, number, blocks));
+  if (threadIdx.x == 0) write_released<in_gpu>(relay.told, told);
 }
 
 /// Another block waits for a job that it has a share in, and brings it to its shared memory. False if the kernel ends.
@@ -138,7 +138,10 @@ __device__ __forceinline__ bool await(const ResidentArgs& args, std::uint64_t& s
   for (;;) {
     if (threadIdx.x == 0) {
       std::uint64_t now = seen;
-      while (now == seen || now >> 32 != args.launch) now = read_acquired<in_gpu>(args.relay->told);
+      // Not acquired each time, which would empty the multiprocessor's cache for the program's kernels.
+      const ::cuda::atomic_ref<std::uint64_t, in_gpu> relayed_now(args.relay->told);
+      while (now == seen || now >> 32 != args.launch) now = relayed_now.load(::cuda::std::memory_order_relaxed);
+      ::cuda::atomic_thread_fence(::cuda::std::memory_order_acquire, in_gpu);
       told = now;
     }
     __syncthreads();
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
   if (first && leads) write_released<everywhere>(args.box->started, args.launch);
   if (first && !leads) write_released<in_gpu>(args.relay->begun[blockIdx.x], args.launch);
   std::uint32_t number = args.first_job;
-  std::uint64_t active = nanoseconds(), seen = 0;
+  std::uint64_t active = nanoseconds(), seen = 0;  // seen: Relay::told of the latest job that was passed on
   for (;;) {
     Share share = {0, 1};
     std::uint32_t others = 0;
@@ -174,7 +177,8 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
       if (job.blocks > 1) others = found.begun & ~1U;
       if (others != 0) {
         share.blocks = 1 + __popc(others);
-        pass_on(args, number, others | 1, words);
+        seen = relayed(args.launch, number, others | 1);
+        pass_on(*args.relay, seen, words);
       }
     } else if (!await(args, seen, words, share)) {
       return;
@@ -187,18 +191,18 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
     }
     if (!leads) {
       __syncthreads();
-      if (first) write_released<in_gpu>(args.relay->done[blockIdx.x], static_cast<std::uint32_t>(seen) & no_more_jobs);
+      if (first) write_released<in_gpu>(args.relay->done[blockIdx.x], seen);
       continue;
     }
     if (threadIdx.x < resident_blocks && (others >> threadIdx.x & 1) != 0)
-      while (read_acquired<in_gpu>(args.relay->done[threadIdx.x]) != number) {
+      while (read_acquired<in_gpu>(args.relay->done[threadIdx.x]) != seen) {
       }
     complete(job.completion(), 1);
     number = job_after(number);
     if (first) active = nanoseconds();
   }
   if (!first) return;
-  write_released<in_gpu>(args.relay->told, relayed(args.launch, no_more_jobs, 0));
+  if (args.relay != nullptr) write_released<in_gpu>(args.relay->told, relayed(args.launch, no_more_jobs, 0));
   write_released<everywhere>(args.box->ended, args.launch);
 }
 
@@ -206,8 +210,9 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
 
 int launch_resident_kernel(const ResidentArgs& args, void* stream) {
   void* parameters[] = {const_cast<ResidentArgs*>(&args)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(resident_kernel), dim3(resident_blocks), dim3(resident_threads),
-                          parameters, 0, static_cast<cudaStream_t>(stream));
+  return cudaLaunchKernel(reinterpret_cast<const void*>(resident_kernel),
+                          dim3(args.relay != nullptr ? resident_blocks : 1), dim3(resident_threads), parameters, 0,
+                          static_cast<cudaStream_t>(stream));
 }
 
 int load_resident_kernel() {

@@ -84,14 +84,14 @@ struct Relay {
   /// relayed(): written by the first block when `job` is there, or when the kernel ends.
   alignas(64) std::uint64_t told;
   alignas(64) std::uint32_t begun[resident_blocks];  ///< written by each: the number of the launch
-  alignas(64) std::uint32_t done[resident_blocks];   ///< written by each: the number of its last job
+  alignas(64) std::uint64_t done[resident_blocks];   ///< written by each: `told` of its last job
   alignas(64) std::uint32_t job[job_words];
 };
 
 /// The arguments of the kernel. Jobs are numbered from first_job on, without the two numbers above.
 struct ResidentArgs {
   Mailbox* box;
-  Relay* relay;
+  Relay* relay;  ///< null: the first block is the only one
   std::uint32_t launch;
   std::uint32_t first_job;
   std::uint32_t timeout_us;  ///< the kernel ends this long after it has begun, or after its last job

@@ -193,7 +193,8 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const PlannedRef& plan, Trans
   job.transfer.completion = completion_of(state);
   mark(point::way_chosen);
   if (!gpu.resident->hand_over(job, plan, state)) return false;
-  channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us});
+  // A long job takes longer while the other blocks have not begun.
+  channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us, plan->resident_blocks > 1});
   mark(point::handed_over);
   kernels_.fetch_add(1, std::memory_order_relaxed);
   if (trace_) trace(gpu, channel, *plan, "the persistent kernel");

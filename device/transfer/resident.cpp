@@ -19,20 +19,10 @@ constexpr microseconds most_between{100};
 constexpr int least_streak = 4;
 /// A kernel was worth its launch if it did at least this many jobs.
 constexpr std::int64_t worthwhile_jobs = 4;
-/// What these save at least, by which a launch may delay the first of them.
-constexpr microseconds saved{8};
 /// A kernel ends after this time without a job, since the program's cudaDeviceSynchronize waits for it.
 constexpr microseconds timeout{40};
 /// The timeout with ResidentUse::always, for tests and experiments.
 constexpr microseconds timeout_always{5000};
-/// The first estimate of how long a launch takes. If the next short transfer is further away, a launch delays nothing.
-/// The estimate is learnt from each launch, but an interrupted launch raises it by at most 1/launch_time_growth.
-constexpr microseconds launch_time{4};
-constexpr int launch_time_growth = 4;
-/// Each launch that the estimate prevents lowers it by 1/launch_time_decay, so that a launch is tried again.
-constexpr int launch_time_decay = 64;
-/// A short transfer that begins within this time after a launch has probably waited for the launch.
-constexpr microseconds at_once{1};
 /// After this time a kernel gets no more jobs, so that work that waits for the whole GPU gets its turn.
 constexpr microseconds longest_life{1000};
 /// After most_blocked launches that take this long, launches are taken to wait for the kernel's end, as they do with
@@ -43,13 +33,13 @@ constexpr int most_blocked = 3;
 }  // namespace
 
 Resident::Resident(Runtime& runtime, int ordinal, ResidentUse use, std::shared_ptr<const ContextWatch> watch)
-    : runtime_(runtime), ordinal_(ordinal), watch_(std::move(watch)), use_(use), launch_time_(launch_time) {}
+    : runtime_(runtime), ordinal_(ordinal), watch_(std::move(watch)), use_(use) {}
 
 Resident::~Resident() {
   stop();
   if (!box_) return;
   if (!watch_->ended()) {
-    runtime_.device_free(ordinal_, relay_);
+    if (relay_) runtime_.device_free(ordinal_, relay_);
     runtime_.stream_destroy(ordinal_, stream_);
   }
   runtime_.mapped_free(ordinal_, box_);
@@ -103,21 +93,14 @@ void Resident::note_short() {
   streak_ = now - last_short_ <= most_between ? std::min(streak_ + 1, least_streak) : 0;
   launching_.passes();
   last_short_ = now;
-  for (Waits& waits : waits_) {
-    if (!std::exchange(waits.open, false)) continue;
-    if (!waits.launched)
-      waits.until_short = now - waits.began;
-    else if (now - waits.began < at_once)
-      waits.until_short = {};
-  }
+  for (Waits& waits : waits_)
+    if (std::exchange(waits.open, false)) waits.until_short = now - waits.began;
 }
 
+/// A launch may delay the first job by some microseconds, which the fourth has made up for.
 bool Resident::promising(const Waits& waits) {
   if (use_ == ResidentUse::always) return true;
-  if (streak_ < least_streak || launching_.waits() || waits.until_short > timeout) return false;
-  if (waits.until_short + saved >= launch_time_) return true;
-  launch_time_ -= launch_time_ / launch_time_decay;
-  return false;
+  return streak_ >= least_streak && !launching_.waits() && waits.until_short <= timeout;
 }
 
 /// Learns from the jobs of the latest kernel when to launch the next one.
@@ -134,7 +117,7 @@ void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
   if (use_ == ResidentUse::never) return;
   const auto now = Clock::now();
   Waits& waits = waits_[static_cast<int>(kind)];
-  waits = {now, /*open=*/true, /*launched=*/false, waits.until_short};
+  waits = {now, /*open=*/true, waits.until_short};
   if (alive()) {
     if (!leaving_ && !served_ && now - launched_ > longest_life) send_away();
     return;
@@ -145,8 +128,6 @@ void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
   if (may_launch && promising(waits) && !watch_->ended()) try {
       if (!make_box()) return;
       launch();
-      waits.began = launched_;
-      waits.launched = true;
     } catch (const Error&) {
       use_ = ResidentUse::never;  // other launches do without, or say what is wrong
     }
@@ -165,21 +146,21 @@ bool Resident::make_box() {
 
 void Resident::make_new_box() {
   StreamHandle const stream = runtime_.stream_create(ordinal_);
-  void *box = nullptr, *relay = nullptr;
   try {
-    box = runtime_.mapped_alloc(ordinal_, sizeof(Mailbox));
-    relay = runtime_.device_alloc(ordinal_, sizeof(Relay));
-    runtime_.memset_async(ordinal_, relay, 0, sizeof(Relay), stream);
+    box_ = static_cast<Mailbox*>(runtime_.mapped_alloc(ordinal_, sizeof(Mailbox)));
   } catch (const Error&) {
-    if (relay) runtime_.device_free(ordinal_, relay);
-    if (box) runtime_.mapped_free(ordinal_, box);
     runtime_.stream_destroy(ordinal_, stream);
     throw;
   }
-  std::memset(box, 0, sizeof(Mailbox));
-  box_ = static_cast<Mailbox*>(box);
-  relay_ = static_cast<Relay*>(relay);
+  std::memset(static_cast<void*>(box_), 0, sizeof *box_);
   stream_ = stream;
+  try {
+    void* const relay = runtime_.device_alloc(ordinal_, sizeof(Relay));
+    runtime_.memset_async(ordinal_, relay, 0, sizeof(Relay), stream_);
+    relay_ = static_cast<Relay*>(relay);
+  } catch (const Error& error) {
+    if (error.failure() != Failure::out_of_memory) throw;  // the GPU is full: the first block goes without the others
+  }
 }
 
 void Resident::launch() {
@@ -197,8 +178,6 @@ void Resident::launch() {
   leaving_ = settled_ = false;
   jobs_of_launch_ = 0;
   const Clock::duration took = launched_ - began;
-  if (launch_ > 1)  // the first one takes more than others will
-    launch_time_ = std::clamp<Clock::duration>(took, launch_time, launch_time_ + launch_time_ / launch_time_growth);
   blocked_ = took >= blocked_launch ? blocked_ + 1 : 0;
   if (blocked_ == most_blocked && use_ == ResidentUse::automatic) use_ = ResidentUse::never;
   ready_.store(true, std::memory_order_relaxed);

@@ -2,10 +2,9 @@
 // it runs. There is one for each GPU.
 //
 // It is launched where the host is about to wait for a message or a collective anyway, if recent short work came so
-// close together that the next will probably find the kernel running, and if a launch fits into the expected wait. It
-// ends when it has had nothing to do for a while, and gets no more jobs after a millisecond, so that the program's own
-// cudaDeviceSynchronize is not kept waiting. A launch that served few jobs makes the next launch less likely
-// (exponential back-off).
+// close together that the next will probably find the kernel running. It ends when it has had nothing to do for a
+// while, and gets no more jobs after a millisecond, so that the program's own cudaDeviceSynchronize is not kept
+// waiting. A launch that served few jobs makes the next launch less likely (exponential back-off).
 #pragma once
 
 #include <atomic>
@@ -64,7 +63,6 @@ class Resident {
   struct Waits {
     Clock::time_point began;        ///< when the latest wait began
     bool open = false;              ///< no short transfer has begun since then
-    bool launched = false;          ///< the kernel was launched, so that the wait began late
     Clock::duration until_short{};  ///< latest time from the beginning of a wait to the next short transfer
   };
   bool promising(const Waits& waits) REQUIRES(mutex_);
@@ -81,17 +79,16 @@ class Resident {
   const std::shared_ptr<const ContextWatch> watch_;
   Mutex mutex_;
   std::atomic<ResidentUse> use_;
-  StreamHandle stream_ = nullptr;                       ///< created for the first launch, like the mailbox
-  Mailbox* box_ GUARDED_BY(mutex_) = nullptr;           ///< in mapped memory
-  Relay* relay_ = nullptr;                              ///< in the GPU's memory, as long as the mailbox
-  std::uint32_t launch_ GUARDED_BY(mutex_) = 0;         ///< number of the last launch; 0: there was none
-  bool leaving_ GUARDED_BY(mutex_) = false;             ///< the latest launch gets no more jobs
-  bool settled_ GUARDED_BY(mutex_) = true;              ///< settle() has seen the result of the latest launch
-  std::uint32_t job_ GUARDED_BY(mutex_) = 0;            ///< number of the last job
-  host::JobWords words_ GUARDED_BY(mutex_);             ///< that the latest launch has
+  StreamHandle stream_ = nullptr;                ///< created for the first launch, like the mailbox
+  Mailbox* box_ GUARDED_BY(mutex_) = nullptr;    ///< in mapped memory
+  Relay* relay_ = nullptr;                       ///< in the GPU's memory, as long as the mailbox; null: that is full
+  std::uint32_t launch_ GUARDED_BY(mutex_) = 0;  ///< number of the last launch; 0: there was none
+  bool leaving_ GUARDED_BY(mutex_) = false;      ///< the latest launch gets no more jobs
+  bool settled_ GUARDED_BY(mutex_) = true;       ///< settle() has seen the result of the latest launch
+  std::uint32_t job_ GUARDED_BY(mutex_) = 0;     ///< number of the last job
+  host::JobWords words_ GUARDED_BY(mutex_);      ///< that the latest launch has
   std::int64_t jobs_of_launch_ GUARDED_BY(mutex_) = 0;  ///< done, or handed over
   Clock::time_point launched_ GUARDED_BY(mutex_), last_short_ GUARDED_BY(mutex_);
-  Clock::duration launch_time_ GUARDED_BY(mutex_);  ///< how long a launch takes
   Waits waits_[wait_kinds] GUARDED_BY(mutex_);
   int blocked_ GUARDED_BY(mutex_) = 0;  ///< consecutive launches that took too long
   int streak_ GUARDED_BY(mutex_) = 0;   ///< short transfers that followed each other closely

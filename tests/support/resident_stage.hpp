@@ -39,6 +39,7 @@ struct ResidentLog {
   bool refuse = false;       ///< the persistent kernel
   microseconds launching{};  ///< it takes so long
   bool failed = false;       ///< the GPU
+  bool full = false;         ///< it has no memory left
   bool played = false;       ///< the ordinary kernels, too: they do nothing
   int allocations = 0;       ///< of memory and streams
 };
@@ -48,6 +49,11 @@ class PlayedRuntime final : public HostMemoryRuntime {
   explicit PlayedRuntime(ResidentLog& log) : log_(log) {}
   Traits traits(int) override { return {4, "played", {}}; }
   void* device_alloc(int ordinal, std::size_t bytes) override {
+    ++log_.allocations;
+    if (log_.full) throw Error(Failure::out_of_memory, "full");
+    return HostMemoryRuntime::device_alloc(ordinal, bytes);
+  }
+  void* mapped_alloc(int ordinal, std::size_t bytes) override {
     ++log_.allocations;
     return HostMemoryRuntime::device_alloc(ordinal, bytes);
   }

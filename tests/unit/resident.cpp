@@ -58,6 +58,17 @@ TEST_CASE("the first launch of a persistent kernel that is prepared allocates no
   CHECK(stage.log.allocations == before);
 }
 
+TEST_CASE("on a full GPU the first block of a persistent kernel is the only one", "[kernel]") {
+  Stage stage;
+  Resident& resident = *stage.engine->gpu(0).resident;
+  stage.log.full = true;
+  resident.prepare();
+  stage.log.full = false;
+  stage.have_kernel();
+  REQUIRE(stage.launches() == 1);
+  CHECK(stage.log.residents.back().relay == nullptr);
+}
+
 TEST_CASE("of a job that is like the one before only what differs is sent", "[kernel]") {
   static Mailbox box;
   host::JobWords sender, receiver;
