@@ -83,6 +83,13 @@ bool SegmentOutflow::step() {
   return false;
 }
 
+std::unique_ptr<Outflow> SegmentOutflow::ahead(Descriptor& descriptor, Chunks& chunks, const DeviceBuffer& operand) {
+  auto made = std::make_unique<SegmentOutflow>(descriptor, chunks, operand);
+  if (made->begin()) made->publish();
+  made->wanting_ = {};
+  return made;
+}
+
 /// Takes back the chunks of parts that the receiver has unpacked.
 void SegmentOutflow::reclaim() {
   for (const std::uint64_t consumed = descriptor_.consumed.load(std::memory_order_acquire); reclaimed_ < consumed;

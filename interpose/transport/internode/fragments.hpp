@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -65,6 +66,8 @@ class SegmentOutflow : public Outflow {
   SegmentOutflow(Descriptor& descriptor, Chunks& chunks, DeviceBuffer operand);
   ~SegmentOutflow() override;
   bool step() override;
+  /// One that has passed on the first part of data in host memory, if there was room, before the receiver asks for any.
+  static std::unique_ptr<Outflow> ahead(Descriptor& descriptor, Chunks& chunks, const DeviceBuffer& operand);
 
  private:
   struct Part {

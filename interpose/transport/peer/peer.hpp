@@ -216,7 +216,6 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   void note_outcome(bool refused) const;
   const char* why_refused() const;
   void stream();
-  void fill_segment();
   bool step_remote();
   bool receiver_gone();
 

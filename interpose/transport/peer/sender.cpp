@@ -264,10 +264,8 @@ void RendezvousSender::pack_next_part() {
   packing_.push_back({packing_bytes_, pack(operand_, packed_, begin, packing_bytes_)});
 }
 
-/// Publishes which bytes the receiver can fetch, and packs more of data that are packed first. Of data in host memory,
-/// for which the receiver will ask in fragments, the first are copied while the RTS is on its way.
+/// Publishes which bytes the receiver can fetch, and packs more of data that are packed first.
 void RendezvousSender::pack_on() {
-  if (is_on_host()) return fill_segment();
   if (!packed_) return make_ready();
   for (; !packing_.empty() && packing_.front().transfer.done(); packing_.erase(packing_.begin()))
     descriptor_.ready.store(packing_.front().end, std::memory_order_release);
@@ -280,9 +278,9 @@ RendezvousSender::~RendezvousSender() {
   // A message that is given up after an error: the receiver sees the state.
   const State state = all_sent_ ? descriptor_.state.load() : descriptor_.state.fail().found;
   if (remote_ && state == State::offered) world->remote->withdrawn(index_);
-  outflow_.reset();
   if (state == State::claimed && descriptor_.ready.load() < descriptor_.bytes)
     descriptor_.ready.store(-1, std::memory_order_release);
+  outflow_.reset();
   packing_.clear();
   if (may_be_buffered()) take_from(world->short_under_way[static_cast<std::size_t>(world_)], 1);
   if (is_on_host()) world->from_host_under_way.fetch_sub(1);
@@ -331,6 +329,8 @@ bool RendezvousSender::step() {
       return true;
     case State::offered:
       pack_on();
+      // The receiver will ask for fragments: the first is copied while the RTS is on its way.
+      if (is_on_host() && !outflow_) outflow_ = SegmentOutflow::ahead(descriptor_, *world->chunks, operand_);
       withdraw();
       break;
     case State::claimed:
@@ -466,12 +466,8 @@ void RendezvousSender::stream() {
     published_.reset();
     if (!is_on_host()) report_peer(one_gpu ? PeerEvent::declined : PeerEvent::refused);
     report_went(operand_.reported, {protocol_name(Protocol::shared), why_refused()});
+    if (!outflow_) outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
   }
-  fill_segment();
-}
-
-void RendezvousSender::fill_segment() {
-  if (!outflow_) outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
   outflow_->step();
 }
 
