@@ -45,11 +45,12 @@ bool hold_runs(const Regions& regions, std::uintptr_t address, const datatype::L
 
 WindowMemory::WindowMemory(void* base, std::int64_t size) : base_(base), size_(size) {
   const LockGuard lock(mutex_);
-  if (size > 0) note_memory(reinterpret_cast<std::uintptr_t>(base));
+  if (size > 0) note_memory(reinterpret_cast<std::uintptr_t>(base), size);
 }
 
-void WindowMemory::note_memory(std::uintptr_t begin) {
-  if (device::classify(reinterpret_cast<const void*>(begin)).on_device()) on_gpu_.insert(begin);
+void WindowMemory::note_memory(std::uintptr_t begin, std::int64_t size) {
+  const auto on_gpu = [](std::uintptr_t at) { return device::classify(reinterpret_cast<const void*>(at)).on_device(); };
+  if (on_gpu(begin) && on_gpu(begin + static_cast<std::uintptr_t>(size) - 1)) on_gpu_.insert(begin);
 }
 
 bool WindowMemory::was_on_gpu(const void* address) const {
@@ -70,7 +71,7 @@ bool WindowMemory::attach(void* base, std::int64_t size) {
   const auto next = regions_.lower_bound(begin);
   if (next != regions_.end() && begin + static_cast<std::uintptr_t>(size) > next->first) return false;
   if (next != regions_.begin() && end_of(*std::prev(next)) > begin) return false;
-  note_memory(begin);
+  note_memory(begin, size);
   return regions_.emplace(begin, size).second;
 }
 

@@ -40,7 +40,8 @@ class WindowMemory {
   device::StreamMark after(int ordinal) const;
 
  private:
-  void note_memory(std::uintptr_t begin) REQUIRES(mutex_);
+  /// Memory that begins or ends in other memory is not noted.
+  void note_memory(std::uintptr_t begin, std::int64_t size) REQUIRES(mutex_);
 
   bool dynamic_ = false;
   void* base_ = nullptr;
