@@ -26,10 +26,10 @@ def series_of(rows):
     """(name, dashed, figures), where a figure may be None."""
     for row in rows:
         found = [FIGURE.match(cell) for cell in row[1:]]
-        for group, name, dashed in ((1, row[0], False), (2, row[0] + ", in brackets", True)):
+        for group, dashed in ((1, False), (2, True)):
             figures = [float(match[group]) if match and match[group] else None for match in found]
             if sum(figure is not None for figure in figures) > 1:
-                yield name, dashed, figures
+                yield row[0].replace("`", ""), dashed, figures
 
 
 def text_at(x, y, what, anchor="middle"):
@@ -45,7 +45,7 @@ class Picture:
     def __init__(self, label, columns, series):
         self.label, self.columns, self.series = label, columns, series
         figures = [figure for _, _, line in series for figure in line if figure is not None]
-        steps = [step * 10.0 ** power for power in range(-3, 9) for step in (1, 2, 5)]
+        steps = [step * 10.0 ** power for power in range(-4, 9) for step in (1, 2, 5)]
         low = max(step for step in steps if step <= min(figures))
         high = min(step for step in steps if step >= max(figures))
         self.ticks = [step for step in steps if low <= step <= high]
@@ -67,9 +67,9 @@ class Picture:
         yield text_at(LEFT, HEIGHT - 4, self.label, "start")
 
     def lines(self):
-        names = list(dict.fromkeys(name.removesuffix(", in brackets") for name, _, _ in self.series))
+        names = list(dict.fromkeys(name for name, _, _ in self.series))
         for place, (name, dashed, figures) in enumerate(self.series):
-            colour = COLOURS[names.index(name.removesuffix(", in brackets")) % len(COLOURS)]
+            colour = COLOURS[names.index(name) % len(COLOURS)]
             points = [(self.x(column), self.y(figure)) for column, figure in enumerate(figures) if figure is not None]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
             dash = ' stroke-dasharray="5 4"' if dashed else ""
@@ -77,7 +77,7 @@ class Picture:
             yield from (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points)
             y = TOP + 10 + 18 * place
             yield f'<line x1="{WIDTH - RIGHT + 10}" y1="{y}" x2="{WIDTH - RIGHT + 34}" y2="{y}" stroke="{colour}" stroke-width="2"{dash}/>'
-            yield text_at(WIDTH - RIGHT + 40, y + 4, name, "start")
+            yield text_at(WIDTH - RIGHT + 40, y + 4, f"({name})" if dashed else name, "start")
 
     def svg(self):
         return svg_of(self.label, HEIGHT, [*self.scale(), *self.lines()])
