@@ -35,7 +35,7 @@ if [ -z "${BUILD_DIR:-}" ] && [ ! -x "$build/pingpong/gpudt-pingpong" ]; then
   build=$root/build-demo
 fi
 
-"$root/scripts/setup.sh"
+"$root/scripts/setup.sh" --demo
 say "build: $build"
 if [ ! -f "$build/build.ninja" ]; then
   cuda=(-Dcuda=disabled -Doptimization=1)  # soon there; its times mean nothing

@@ -3,7 +3,8 @@
 # Things are looked for where the compiler and Meson would, so whatever was installed in another way counts, and where
 # nothing is missing neither the network nor root is needed.
 #
-# usage: setup.sh [--tests] [--checks] [--plot] [--initiated]
+# usage: setup.sh [--demo | --tests] [--checks] [--plot] [--initiated]
+#   --demo    without what the tests alone need to be built: Catch2
 #   --tests   also what some tests need and are skipped without, so that failing to install it is no error: a Fortran
 #             compiler, mpi4py, MPICH beside Open MPI
 #   --checks  also what .ci/run needs: clang, clang-format, clang-tidy, Python's venv for the site
@@ -15,9 +16,9 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-usage='usage: setup.sh [--tests] [--checks] [--plot] [--initiated]'
+usage='usage: setup.sh [--demo | --tests] [--checks] [--plot] [--initiated]'
 nvshmem=nvidia-nvshmem-cu13==3.4.5
-initiated=no
+initiated=no demo=no
 missing=()
 wanted=()  # missing, but not needed
 
@@ -54,7 +55,6 @@ look_around() {
   need meson has_meson
   need libopenmpi-dev has_mpi
   need openmpi-bin on_path mpirun
-  need catch2 has_catch2
   need libcli11-dev has_library CLI11 CLI/CLI.hpp
   need nlohmann-json3-dev has_library nlohmann_json nlohmann/json.hpp
   need libfmt-dev has_library fmt fmt/format.h
@@ -64,6 +64,7 @@ look_around() {
 look_around
 for option in "$@"; do
   case $option in
+    --demo) demo=yes ;;
     --tests)
       want gfortran fortran_compiler
       want python3-mpi4py python_with_mpi4py
@@ -81,6 +82,7 @@ for option in "$@"; do
     *) die "unknown option '$option'; $usage" ;;
   esac
 done
+[ "$demo" = yes ] || need catch2 has_catch2
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
