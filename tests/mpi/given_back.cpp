@@ -325,10 +325,11 @@ long run(const Way& way, int rounds) {
   const long files = open_files();
   long kept = 0;
   // Staging memory that is first needed late, for data that could not be mapped just then, stays: memory that is lost
-  // is lost in the next half, too.
-  for (int half = 0, most = 1; half < 3 && most > 0; ++half) {
+  // is lost in what follows, too. There are some ten sizes of such memory, and on a busy machine they come one by one.
+  constexpr int most_parts = 12, rounds_of_part = 1500;
+  for (int part = 0, most = 1; part < most_parts && most > 0; ++part) {
     const std::size_t without = free_bytes();
-    run(way, rounds / 2, rounds, random, work);
+    run(way, part == 0 ? rounds / 2 : std::max(rounds / 2, rounds - rounds_of_part), rounds, random, work);
     kept = static_cast<long>(without) - static_cast<long>(free_bytes());
     most = kept > 0 ? 1 : 0;
     MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);

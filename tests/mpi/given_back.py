@@ -16,7 +16,7 @@ import sys
 import tempfile
 import unittest
 
-from environment import RANKS, Run, run_cases
+from environment import RANKS, SECONDS, Run, run_cases
 
 ROUNDS = int(os.environ.get("GPUDT_TEST_ROUNDS", "10000"))
 GPU_ROUNDS = int(os.environ.get("GPUDT_TEST_GPU_ROUNDS", "100000"))
@@ -29,7 +29,8 @@ class GivenBack(unittest.TestCase):
     def report_of(self, way, rounds, *settings, ranks=RANKS):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "run.json"
-            run = Run((way, str(rounds)), "GPUDT_SIM_REUSE=1", f"GPUDT_REPORT={file}", *settings, ranks=ranks)
+            run = Run((way, str(rounds)), "GPUDT_SIM_REUSE=1", f"GPUDT_REPORT={file}", *settings, ranks=ranks,
+                      seconds=SECONDS + rounds // 100)
             self.assertEqual(run.code, 0, run.text)
             self.assertEqual(len(run.results), ranks, run.text)
             return json.loads(file.read_text(encoding="utf-8"))
