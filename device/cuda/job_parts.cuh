@@ -25,7 +25,8 @@ __device__ __forceinline__ void move_word(const BatchJob& job, unsigned unit) {
 /// Moves the share of thread block `block` of the job's `blocks`, in words.
 template <class Word, unsigned threads>
 __device__ __forceinline__ void move_words(const BatchJob& job, unsigned block, unsigned blocks) {
-  const unsigned step = blocks * threads;  // so that all blocks have words of a job that is short for them
+  // Neighbouring groups of `threads` words go to different blocks: a job that does not fill a round is spread, too.
+  const unsigned step = blocks * threads;
   const WordRange range = whole_words(job.begin, job.end, static_cast<std::int32_t>(sizeof(Word)));
   const auto last = static_cast<unsigned>(range.last);
   if (blocks == 1 && last - static_cast<unsigned>(range.first) <= threads) {  // a word per thread

@@ -68,7 +68,7 @@ __device__ __forceinline__ void bring_programs(BatchJob& job, OwnPrograms& own) 
 
 // What messages do not need is not inlined, so that it takes none of their registers.
 
-/// Which of the blocks that do a job the calling one is.
+/// The number of the calling block among those that do a job, and theirs.
 struct Share {
   unsigned block, blocks;
 };
@@ -88,7 +88,7 @@ __device__ __noinline__ void do_for_collective(const ResidentJob& job, const Sha
 
 /// What the first block knows of the mailbox and of the other blocks.
 struct Found {
-  bool job;             ///< there is one, in shared memory
+  bool has_job;         ///< it is in shared memory
   bool over;            ///< there will be none
   std::uint32_t begun;  ///< the blocks that have begun, as bits
 };
@@ -97,13 +97,13 @@ struct Found {
 __device__ __forceinline__ Found look(const ResidentArgs& args, std::uint32_t number, std::uint32_t* words,
                                       std::uint64_t& active) {
   __shared__ std::uint32_t begun;
-  constexpr unsigned lookers = resident_threads - warp_threads;  // the last warp looks for the other blocks
-  static_assert(job_words <= lookers && resident_blocks <= warp_threads);
+  constexpr unsigned last_warp = resident_threads - warp_threads;  // it looks for the other blocks
+  static_assert(job_words <= last_warp && resident_blocks <= warp_threads);
   const bool reads = threadIdx.x < job_words, first = threadIdx.x == 0;
   std::uint64_t word = 0;
   if (reads) word = read_acquired<everywhere>(args.box->job[threadIdx.x]);
-  if (threadIdx.x >= lookers) {
-    const unsigned block = threadIdx.x - lookers;
+  if (threadIdx.x >= last_warp) {
+    const unsigned block = threadIdx.x - last_warp;
     const bool here =
         args.relay != nullptr && block < resident_blocks && __ldcg(&args.relay->begun[block]) == args.launch;
     const unsigned all = __ballot_sync(~0U, here);
@@ -112,10 +112,10 @@ __device__ __forceinline__ Found look(const ResidentArgs& args, std::uint32_t nu
   const bool is_part = reads && number_of(word) == number;
   if (const int arrived = __syncthreads_count(is_part)) {
     const std::uint32_t its_begun = begun;
-    if (first) words[0] = 0;
+    if (first) words[0] = 0;  // so that the count of an earlier job does not match
     if (is_part) words[place_of_word(word)] = static_cast<std::uint32_t>(word);
-    // Behind the barrier all that the host saw before it wrote the job is visible to all threads, and nothing read
-    // earlier is used again, since threads that have read a word of the job have acquired it.
+    // The barrier passes on what the threads that have read a word have acquired: all threads see what the host saw
+    // before it wrote the job, and use nothing again that they read earlier.
     __syncthreads();
     if (reinterpret_cast<const ResidentJob*>(words)->sent == arrived) return {true, false, its_begun};
   }
@@ -139,15 +139,15 @@ __device__ __forceinline__ bool await(const ResidentArgs& args, std::uint64_t& s
     if (threadIdx.x == 0) {
       std::uint64_t now = seen;
       // Not acquired each time, which would empty the multiprocessor's cache for the program's kernels.
-      const ::cuda::atomic_ref<std::uint64_t, in_gpu> relayed_now(args.relay->told);
-      while (now == seen || now >> 32 != args.launch) now = relayed_now.load(::cuda::std::memory_order_relaxed);
+      const ::cuda::atomic_ref<std::uint64_t, in_gpu> its_word(args.relay->told);
+      while (now == seen || now >> 32 != args.launch) now = its_word.load(::cuda::std::memory_order_relaxed);
       ::cuda::atomic_thread_fence(::cuda::std::memory_order_acquire, in_gpu);
       told = now;
     }
     __syncthreads();
     seen = told;
     __syncthreads();  // before `told` is written again
-    if ((seen & no_more_jobs) == no_more_jobs) return false;
+    if ((seen & number_mask) == no_more_jobs) return false;
     const auto blocks = static_cast<std::uint32_t>(seen) >> 24;
     if ((blocks >> blockIdx.x & 1) == 0) continue;
     share = {static_cast<unsigned>(__popc(blocks & ((1U << blockIdx.x) - 1))), static_cast<unsigned>(__popc(blocks))};
@@ -173,11 +173,11 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
     if (leads) {
       const Found found = look(args, number, words, active);
       if (found.over) break;
-      if (!found.job) continue;
+      if (!found.has_job) continue;
       if (job.blocks > 1) others = found.begun & ~1U;
       if (others != 0) {
         share.blocks = 1 + __popc(others);
-        seen = relayed(args.launch, number, others | 1);
+        seen = told_word(args.launch, number, others | 1);
         pass_on(*args.relay, seen, words);
       }
     } else if (!await(args, seen, words, share)) {
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
     if (first) active = nanoseconds();
   }
   if (!first) return;
-  if (args.relay != nullptr) write_released<in_gpu>(args.relay->told, relayed(args.launch, no_more_jobs, 0));
+  if (args.relay != nullptr) write_released<in_gpu>(args.relay->told, told_word(args.launch, no_more_jobs, 0));
   write_released<everywhere>(args.box->ended, args.launch);
 }
 

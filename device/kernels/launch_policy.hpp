@@ -89,13 +89,14 @@ struct LaunchPolicy {
   std::int64_t most_general_batch_bytes = 64 << 10;
 
   /// Jobs of the persistent kernel (resident_body.hpp): up to what length its first thread block does them alone, and
-  /// up to what length all do; longer ones are launched. The limits are lower for layouts that are traversed. Jobs that
-  /// move pieces of 16 bytes instead of words gain nothing by more blocks.
+  /// up to what length together with the others; longer ones are launched. A word is the widest, of 4 to 16 bytes, that
+  /// the addresses allow. The limits are lower for lists and for more than batch_dims nested strides (traversed). Jobs
+  /// that move pieces of 16 bytes instead of words gain nothing by more blocks.
   struct Persistent {
     std::int64_t most_words = 1024, most_traversed_words = 256, most_pieces = 128;
     std::int64_t most_words_together = 16 << 10, most_traversed_words_together = 2048;
-    std::int64_t most_bytes = 128 << 10;     ///< copy engines are as fast then
-    std::int64_t most_reduced_words = 1024;  ///< each block
+    std::int64_t most_bytes = 128 << 10;     ///< from there on copy engines are as fast
+    std::int64_t most_reduced_words = 1024;  ///< of each block, also where they share a reduction
     /// Rounds of four words per thread, for the blocks that a collective copies.
     std::int64_t most_copy_rounds = 2;
   } persistent;

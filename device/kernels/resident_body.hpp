@@ -4,8 +4,9 @@
 // A launch takes two thirds of a short message's time: 3 to 5 us in the driver, and 3 us until the kernel runs. A
 // running kernel reads its next job from mapped memory in 1.3 us. GPUrdma (Daoud et al., section 3) and dCUDA keep
 // kernels running that communicate. Here it is a few thread blocks, and only while messages keep coming (resident.hpp).
-// The first block reads the jobs and does short ones alone. Longer ones it passes to those others that have begun,
-// which takes 1.2 us more. (As a cluster they would begin together, but on a busy GPU not for long.)
+// The first block reads the jobs and does short ones alone. Longer ones it shares with those others that have begun,
+// which takes 1.2 us more. (As a cluster they would begin together, but on a busy GPU that takes long: messages then
+// took 44 us instead of 16 to 27.)
 //
 // A job is a transfer as in a batch (batch_body.hpp), a short reduction, or short copies of blocks. Jobs resemble each
 // other, so the host sends only those 32-bit words that differ from the job before: of a message that is repeated three
@@ -28,17 +29,18 @@
 
 namespace gpudt::device {
 
-/// Threads of the block. More threads make the block-wide check for a new job slower, and this many already saturate
+/// Threads of each block. More threads make the block-wide check for a new job slower, and this many already saturate
 /// one multiprocessor's peer bandwidth.
 constexpr int resident_threads = 256;
 constexpr int resident_warps = resident_threads / warp_threads;
-/// Layouts of at most this number of words are copied to shared memory first, so that searches in them are fast.
+/// Programs of layouts of at most this number of 8-byte words are copied to shared memory first, so that searches in
+/// them are fast.
 constexpr std::uint32_t own_program_words = 1024;
 
 struct ResidentJob {
   enum class Kind : std::uint8_t { transfer, reduction, copies };
-  Kind kind;
-  std::uint8_t blocks;  ///< thread blocks that do it: 1, or all that have begun
+  Kind kind;            // the first three are word 0, `sent` in its upper half
+  std::uint8_t blocks;  ///< 1: the first thread block does it alone; more: with all that have begun
   std::uint16_t sent;   ///< number of words that are sent; the first one, with this number, always is
   union {
     BatchJob transfer;
@@ -66,10 +68,10 @@ constexpr int job_words = sizeof(ResidentJob) / sizeof(std::uint32_t);
 static_assert(job_words <= resident_threads && job_words < 256);
 
 /// Jobs have numbers of 24 bits; these are none: that of an empty mailbox, and that which ends the kernel.
-constexpr std::uint32_t no_job = 0, no_more_jobs = (std::uint32_t{1} << 24) - 1;
+constexpr std::uint32_t number_mask = (std::uint32_t{1} << 24) - 1, no_job = 0, no_more_jobs = number_mask;
 
-/// The mailbox of the host and the kernel, in mapped memory. Writing a line that the kernel polls costs the host a
-/// microsecond, so the host writes only jobs.
+/// The mailbox of the host and the kernel, in mapped memory. Writing a cache line that the kernel polls costs the host
+/// a microsecond, so while a kernel runs the host writes only jobs, and its end.
 struct alignas(64) Mailbox {
   /// Written by the host: the words that are sent, one behind the other, each below its place and the job's number.
   /// When a kernel is launched, all have number no_job.
@@ -81,14 +83,14 @@ struct alignas(64) Mailbox {
 
 /// Through which the first thread block passes a job to others, in the GPU's memory; all zeros before the first launch.
 struct Relay {
-  /// relayed(): written by the first block when `job` is there, or when the kernel ends.
+  /// told_word(): written by the first block when `job` is there, or when the kernel ends.
   alignas(64) std::uint64_t told;
-  alignas(64) std::uint32_t begun[resident_blocks];  ///< written by each: the number of the launch
-  alignas(64) std::uint64_t done[resident_blocks];   ///< written by each: `told` of its last job
+  alignas(64) std::uint32_t begun[resident_blocks];  ///< written by each but the first: the number of the launch
+  alignas(64) std::uint64_t done[resident_blocks];   ///< written by each but the first: `told` of its last job
   alignas(64) std::uint32_t job[job_words];
 };
 
-/// The arguments of the kernel. Jobs are numbered from first_job on, without the two numbers above.
+/// The arguments of the kernel. Jobs are numbered from first_job on, skipping no_job and no_more_jobs.
 struct ResidentArgs {
   Mailbox* box;
   Relay* relay;  ///< null: the first block is the only one
@@ -104,7 +106,7 @@ GPUDT_HD std::uint64_t numbered(std::uint32_t number, int place, std::uint32_t w
   return static_cast<std::uint64_t>(number) << 40 | static_cast<std::uint64_t>(place) << 32 | word;
 }
 /// Relay::told of a job (or no_more_jobs) that the blocks in the bits of `blocks` do.
-GPUDT_HD std::uint64_t relayed(std::uint32_t launch, std::uint32_t number, std::uint32_t blocks) {
+GPUDT_HD std::uint64_t told_word(std::uint32_t launch, std::uint32_t number, std::uint32_t blocks) {
   static_assert(resident_blocks <= 8);
   return static_cast<std::uint64_t>(launch) << 32 | static_cast<std::uint64_t>(blocks) << 24 | number;
 }
@@ -117,7 +119,7 @@ GPUDT_HD int place_of_word(std::uint64_t word) {
 
 namespace host {
 
-/// The words of the latest job that a kernel has.
+/// The words of the latest job that a kernel has: with one the host sends, with another the simulated kernel receives.
 class JobWords {
  public:
   /// Sends what differs from the job before.

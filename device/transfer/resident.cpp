@@ -25,8 +25,8 @@ constexpr microseconds timeout{40};
 constexpr microseconds timeout_always{5000};
 /// After this time a kernel gets no more jobs, so that work that waits for the whole GPU gets its turn.
 constexpr microseconds longest_life{1000};
-/// After most_blocked launches that take this long, launches are taken to wait for the kernel's end, as they do with
-/// CUDA_LAUNCH_BLOCKING or in a debugger.
+/// After most_blocked consecutive launches that take this long, launches are taken to wait for the kernel's end, as
+/// they do with CUDA_LAUNCH_BLOCKING or in a debugger.
 constexpr microseconds blocked_launch = timeout;
 constexpr int most_blocked = 3;
 
@@ -154,12 +154,13 @@ void Resident::make_new_box() {
   }
   std::memset(static_cast<void*>(box_), 0, sizeof *box_);
   stream_ = stream;
+  void* relay = nullptr;
   try {
-    void* const relay = runtime_.device_alloc(ordinal_, sizeof(Relay));
+    relay = runtime_.device_alloc(ordinal_, sizeof(Relay));
     runtime_.memset_async(ordinal_, relay, 0, sizeof(Relay), stream_);
     relay_ = static_cast<Relay*>(relay);
-  } catch (const Error& error) {
-    if (error.failure() != Failure::out_of_memory) throw;  // the GPU is full: the first block goes without the others
+  } catch (const Error&) {  // the GPU is full: the first block goes without the others
+    if (relay) runtime_.device_free(ordinal_, relay);
   }
 }
 
@@ -189,7 +190,7 @@ bool Resident::ready() const {
 
 bool Resident::hand_over(const ResidentJob& job, const ResidentWork& work, Transfer::State& state) {
   const LockGuard lock(mutex_);
-  if (served_ || !ready()) return false;
+  if (served_ || !ready() || (job.blocks > 1 && relay_ == nullptr)) return false;
   if (!alive()) {
     ready_.store(false, std::memory_order_relaxed);
     return false;

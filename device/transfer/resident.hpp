@@ -1,5 +1,5 @@
 // The host's side of the persistent kernel (resident_body.hpp): when it is launched, which jobs it gets, and how long
-// it runs. There is one for each GPU.
+// it runs. There is one for each GPU in each process.
 //
 // It is launched where the host is about to wait for a message or a collective anyway, if recent short work came so
 // close together that the next will probably find the kernel running. It ends when it has had nothing to do for a
@@ -31,9 +31,9 @@ class Resident {
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
 
-  /// Makes what launches need, so that none of them allocates anything. Throws Error.
+  /// Makes what launches need, so that none of them allocates anything; not while a gate is taken. Throws Error.
   void prepare();
-  /// Counts short work that begins, whatever does it: a running kernel could have done it.
+  /// Counts short work that begins, a transfer or a part of a collective: what the kernel would take, whatever does it.
   void note_short();
   /// The calling thread is about to wait. If `may_launch`, the kernel is launched where that is promising.
   void about_to_wait(WaitKind kind, bool may_launch) noexcept;
@@ -49,9 +49,10 @@ class Resident {
   /// Call when the job of `state`, if there is one, is done, or when nobody waits for it any more.
   void done(Transfer::State& state) noexcept;
 
-  /// Call when another process uses the GPU, whose kernels would wait for this one: it is launched no more.
+  /// Call when another process uses the GPU, whose kernels would wait for this one: it is launched no more, unless
+  /// ResidentUse::always.
   void shared_with_others() noexcept;
-  /// Ends the kernel for good, since the GPU has failed.
+  /// Ends the kernel for good: the GPU has failed, or other processes use it.
   void give_up() noexcept;
   /// Ends the kernel for good and waits for it. Returns the job that it has not done, which must be launched.
   std::optional<TakenBack> stop() noexcept;
@@ -79,14 +80,14 @@ class Resident {
   const std::shared_ptr<const ContextWatch> watch_;
   Mutex mutex_;
   std::atomic<ResidentUse> use_;
-  StreamHandle stream_ = nullptr;                ///< created for the first launch, like the mailbox
-  Mailbox* box_ GUARDED_BY(mutex_) = nullptr;    ///< in mapped memory
-  Relay* relay_ = nullptr;                       ///< in the GPU's memory, as long as the mailbox; null: that is full
-  std::uint32_t launch_ GUARDED_BY(mutex_) = 0;  ///< number of the last launch; 0: there was none
-  bool leaving_ GUARDED_BY(mutex_) = false;      ///< the latest launch gets no more jobs
-  bool settled_ GUARDED_BY(mutex_) = true;       ///< settle() has seen the result of the latest launch
-  std::uint32_t job_ GUARDED_BY(mutex_) = 0;     ///< number of the last job
-  host::JobWords words_ GUARDED_BY(mutex_);      ///< that the latest launch has
+  StreamHandle stream_ = nullptr;              ///< created by prepare() or for the first launch, like the mailbox
+  Mailbox* box_ GUARDED_BY(mutex_) = nullptr;  ///< in mapped memory
+  Relay* relay_ = nullptr;  ///< in the GPU's memory, lives as long as the mailbox; null: there was no room
+  std::uint32_t launch_ GUARDED_BY(mutex_) = 0;         ///< number of the last launch; 0: there was none
+  bool leaving_ GUARDED_BY(mutex_) = false;             ///< the latest launch gets no more jobs
+  bool settled_ GUARDED_BY(mutex_) = true;              ///< settle() has seen the result of the latest launch
+  std::uint32_t job_ GUARDED_BY(mutex_) = 0;            ///< number of the last job
+  host::JobWords words_ GUARDED_BY(mutex_);             ///< that the latest launch has
   std::int64_t jobs_of_launch_ GUARDED_BY(mutex_) = 0;  ///< done, or handed over
   Clock::time_point launched_ GUARDED_BY(mutex_), last_short_ GUARDED_BY(mutex_);
   Waits waits_[wait_kinds] GUARDED_BY(mutex_);
