@@ -1,8 +1,13 @@
-/* Preloaded, it makes an MPI program one that uses device memory: what the program itself (its executable, not its
- * libraries) allocates by malloc() or calloc() after MPI_Init is memory of the simulated device, which the host may
- * access there (GPUDT_SIM_HOST_ACCESS=1). scripts/check/mpich_suite.py runs other people's tests so. */
+/* Preloaded, it makes an MPI program one that uses device memory: what the program itself allocates by malloc() and the
+ * like after MPI_Init is memory of the simulated device, which the host may access there (GPUDT_SIM_HOST_ACCESS=1).
+ * scripts/check/mpich_suite.py and host_programs.py run other people's tests and programs so.
+ *
+ * DEVICE_MALLOC_OF: parts of the paths of libraries, separated by colons, whose allocations are replaced, too. Those of
+ * C++ programs are made by libstdc++. Only of libraries that are loaded at MPI_Init.
+ * DEVICE_MALLOC_LEAST: shorter allocations, in bytes, are left alone. There is room for 8192 at a time. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
 #include <mpi.h>
 #include <pthread.h>
@@ -15,6 +20,7 @@ extern void* __libc_malloc(size_t);
 extern void __libc_free(void*);
 extern void* __libc_calloc(size_t, size_t);
 extern void* __libc_realloc(void*, size_t);
+extern void* __libc_memalign(size_t, size_t);
 /* NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming) */
 
 enum { slots = 1 << 16, most_blocks = slots / 8, garbage = 0xa5 };
@@ -29,7 +35,10 @@ static int count;
 static uintptr_t lowest = UINTPTR_MAX, highest;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-static uintptr_t code_begin, code_end; /* of the executable */
+/* The code of the executable and of the libraries that DEVICE_MALLOC_OF names. */
+static struct Code { uintptr_t begin, end; } codes[64];
+static int code_count, objects_seen;
+static size_t least = 1;
 static volatile int begun;
 static __thread int within_cuda;
 
@@ -68,7 +77,7 @@ static size_t find(const void* address, int take) {
 
 /* Null if there is no room. */
 static void* device_memory(size_t bytes) {
-  if (bytes == 0 || count >= most_blocks) return NULL;
+  if (bytes < least || count >= most_blocks) return NULL;
   void* address = NULL;
   within_cuda = 1;
   const int made = cudaMalloc(&address, bytes) == cudaSuccess && cudaMemset(address, garbage, bytes) == cudaSuccess &&
@@ -79,7 +88,16 @@ static void* device_memory(size_t bytes) {
 }
 
 static int is_of_program(const void* caller) {
-  return begun && !within_cuda && (uintptr_t)caller >= code_begin && (uintptr_t)caller < code_end;
+  if (!begun || within_cuda) return 0;
+  for (int i = 0; i < code_count; ++i)
+    if ((uintptr_t)caller >= codes[i].begin && (uintptr_t)caller < codes[i].end) return 1;
+  return 0;
+}
+
+/* cudaMalloc's alignment. */
+static void* aligned_memory(const void* caller, size_t alignment, size_t bytes) {
+  void* const address = alignment <= 256 && is_of_program(caller) ? device_memory(bytes) : NULL;
+  return address != NULL ? address : __libc_memalign(alignment, bytes);
 }
 
 #pragma GCC visibility push(default)
@@ -95,6 +113,19 @@ void* calloc(size_t number, size_t bytes) {
                             ? device_memory(all)
                             : NULL;
   return address != NULL ? memset(address, 0, all) : __libc_calloc(number, bytes);
+}
+
+int posix_memalign(void** made, size_t alignment, size_t bytes) {
+  *made = aligned_memory(__builtin_return_address(0), alignment, bytes);
+  return *made != NULL ? 0 : ENOMEM;
+}
+
+void* aligned_alloc(size_t alignment, size_t bytes) {
+  return aligned_memory(__builtin_return_address(0), alignment, bytes);
+}
+
+void* memalign(size_t alignment, size_t bytes) {
+  return aligned_memory(__builtin_return_address(0), alignment, bytes);
 }
 
 void free(void* address) {
@@ -120,16 +151,29 @@ void* realloc(void* address, size_t bytes) {
 
 #pragma GCC visibility pop
 
+static int is_named(const char* path) {
+  const char* names = getenv("DEVICE_MALLOC_OF");
+  while (names != NULL && *names != 0) {
+    const size_t length = strcspn(names, ":");
+    char name[256] = "";
+    if (length > 0 && length < sizeof name && strstr(path, memcpy(name, names, length)) != NULL) return 1;
+    names += length + (names[length] == ':');
+  }
+  return 0;
+}
+
 /* The first object is the executable. */
 static int note_code(struct dl_phdr_info* info, size_t size, void* data) {
   (void)size;
   (void)data;
+  if (objects_seen++ != 0 && !is_named(info->dlpi_name)) return 0;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     if (info->dlpi_phdr[i].p_type != PT_LOAD || (info->dlpi_phdr[i].p_flags & PF_X) == 0) continue;
-    code_begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-    code_end = code_begin + info->dlpi_phdr[i].p_memsz;
+    if (code_count == sizeof codes / sizeof *codes) return 1;
+    const uintptr_t begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+    codes[code_count++] = (struct Code){begin, begin + info->dlpi_phdr[i].p_memsz};
   }
-  return 1;
+  return 0;
 }
 
 static void begin(void) {
@@ -140,11 +184,14 @@ static void begin(void) {
   if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0)
     cudaSetDevice(rank == NULL ? 0 : (int)strtol(rank, NULL, 10) % devices);
   within_cuda = 0;
+  const char* const shortest = getenv("DEVICE_MALLOC_LEAST");
+  if (shortest != NULL) least = strtoul(shortest, NULL, 10);
   dl_iterate_phdr(note_code, NULL);
   begun = 1;
 }
 
 #define BEHIND(name) (*(__typeof__(&P##name)*)&(void*){dlsym(RTLD_NEXT, #name)})
+#define BEHIND_FORTRAN(name) (*(__typeof__(&name)*)&(void*){dlsym(RTLD_NEXT, #name)})
 
 #pragma GCC visibility push(default)
 
@@ -158,4 +205,14 @@ int MPI_Init_thread(int* argc, char*** argv, int wanted, int* given) {
   const int code = BEHIND(MPI_Init_thread)(argc, argv, wanted, given);
   begin();
   return code;
+}
+
+void mpi_init_(MPI_Fint* error) {
+  BEHIND_FORTRAN(mpi_init_)(error);
+  begin();
+}
+
+void mpi_init_thread_(const MPI_Fint* wanted, MPI_Fint* given, MPI_Fint* error) {
+  BEHIND_FORTRAN(mpi_init_thread_)(wanted, given, error);
+  begin();
 }

@@ -21,10 +21,12 @@ int main(int argc, char** argv) {
   out = realloc(out, number * sizeof *out);
   for (int i = number / 2; i < number; ++i) out[i] = 3 * i + rank;
   int* const in = calloc(number, sizeof *in);
+  void* const aligned = aligned_alloc(64, 64 * sizeof *in);
   for (int i = 0; i < number; ++i) wrong += in[i] != 0;
-  wrong += on_device(before) + !on_device(out) + !on_device(in);
+  wrong += on_device(before) + !on_device(out) + !on_device(in) + !on_device(aligned);
   MPI_Sendrecv(out, number, MPI_INT, 1 - rank, 0, in, number, MPI_INT, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   for (int i = 0; i < number; ++i) wrong += in[i] != 3 * i + 1 - rank;
+  free(aligned);
   free(in);
   free(out);
   free(before);
