@@ -27,7 +27,7 @@ bool valid_source(MPI_Comm comm, int peer, int tag);
 
 /// Whether MPI can have a send as it is, at once: it is in host memory, no RTS has its length, and no send is deferred.
 inline bool goes_as_it_is(const BufferPeek& peek) {
-  return peek.bytes_on_host >= 0 && peer::rts_index(peek.bytes_on_host) < 0 && !engine_defers();
+  return peek.bytes_on_host >= 0 && !peer::is_plain(peek.bytes_on_host) && !engine_defers();
 }
 
 /// Whether MPI must get host memory even if it takes device memory (mpi_takes_device_memory()): the message may be an

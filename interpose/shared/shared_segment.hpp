@@ -24,7 +24,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 27;
+inline constexpr std::uint32_t peer_version = 28;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
@@ -45,6 +45,26 @@ inline constexpr int rts_index(std::int64_t bytes) {
   return bytes < shortest_rts || bytes > longest_rts || bytes % 2 == 0 ? -1
                                                                        : static_cast<int>((bytes - shortest_rts) / 2);
 }
+/// The same for a compact RTS (transport/peer/short_rts.hpp): 33 + 2 * i, where i is the descriptor's index modulo this
+/// number.
+inline constexpr int compact_lengths = 32;
+inline constexpr std::int64_t shortest_compact = 33;
+inline constexpr std::int64_t compact_bytes(int index) {
+  return shortest_compact + 2 * std::int64_t{index % compact_lengths};
+}
+inline constexpr std::int64_t longest_compact = compact_bytes(compact_lengths - 1);
+/// Which of the lengths of compact RTS messages `bytes` is; -1: none.
+inline constexpr int compact_index(std::int64_t bytes) {
+  return bytes < shortest_compact || bytes > longest_compact || bytes % 2 == 0
+             ? -1
+             : static_cast<int>((bytes - shortest_compact) / 2);
+}
+/// Whether an ordinary message of `bytes` bytes is as long as an RTS may be.
+inline constexpr bool is_plain(std::int64_t bytes) {
+  return rts_index(bytes) >= 0 || compact_index(bytes) >= 0;
+}
+/// Each of the compact lengths belongs to so many of the ordinary ones.
+static_assert(rts_lengths % compact_lengths == 0);
 /// The shortest message with an ordinary RTS: every receive that is long enough for the message has room for the RTS.
 /// Of shorter messages only "short" ones (transport/peer/short_rts.hpp) are offered.
 inline constexpr std::int64_t least_offered = longest_rts + 1;
@@ -117,7 +137,8 @@ struct alignas(64) Descriptor {
   std::atomic<Issue> issue;
   std::uint64_t number;  ///< counts the messages that the process has offered
   Envelope envelope;
-  std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
+  std::atomic<std::uint16_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
+  std::uint16_t compact;               ///< 1: the RTS is compact
   std::int64_t bytes;                  ///< of the message
   std::uint64_t from_version;          ///< incremented whenever `from` changes (peer/descriptors.hpp)
   /// For a message to another node: bytes of each fragment except the last, which may be shorter.
@@ -200,7 +221,7 @@ struct alignas(4096) Image {
   std::int32_t number;  ///< of the segment among those of the job on this node
   std::uint64_t nonce[2];
   std::atomic<std::uint32_t> checking;         ///< 1: the process checks all receives for ordinary RTS messages
-  std::atomic<std::uint32_t> expects_short;    ///< 1: it also checks for those of short messages
+  std::atomic<std::uint32_t> expects_short;    ///< 1: it also checks for those of short messages, and compact ones
   std::atomic<std::uint32_t> offered;          ///< 1: another process may have sent it an RTS
   std::atomic<std::int32_t> descriptors_made;  ///< descriptors with this index and higher ones have no memory
   std::atomic<std::uint64_t> contexts[context_words];

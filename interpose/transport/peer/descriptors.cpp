@@ -37,7 +37,8 @@ namespace {
 /// Not while another thread has an RTS of this length that it has not given to MPI: this message's could reach MPI
 /// before, and a probe would confuse the two.
 bool is_usable(int index, int rank, const Envelope& envelope) REQUIRES(world->mutex) {
-  return !plain_under_way(rank, index) && !(peer_has_threads() && is_being_issued(rank, index % rts_lengths, envelope));
+  return !plain_under_way(rank, index) &&
+         !(peer_has_threads() && is_being_issued(rank, index % compact_lengths, compact_lengths, envelope));
 }
 
 /// The index of a usable one in [begin, end), or -1.
@@ -116,9 +117,10 @@ bool is_unreceived(const Descriptor& descriptor, const Envelope& envelope) {
          descriptor.issue.load() != Issue::not_yet && descriptor.matched.load() == 0;
 }
 
-/// is_unreceived() for a message with an ordinary RTS.
-bool is_meant(const Descriptor& descriptor, const Envelope& envelope) {
-  return is_unreceived(descriptor, envelope) && descriptor.bytes >= least_offered;
+/// is_unreceived() for a message with an ordinary RTS, or a compact one.
+bool is_meant(const Descriptor& descriptor, const Envelope& envelope, bool compact) {
+  return is_unreceived(descriptor, envelope) && descriptor.bytes >= least_offered &&
+         (descriptor.compact != 0) == compact;
 }
 
 /// Calls `act(descriptor, index)` for the descriptors `first`, first + step, ... of a segment, or the image of one; not
@@ -144,23 +146,25 @@ Offered oldest_of(Segment* segment, int first, int step, Suits suits) {
   return oldest;
 }
 
-Offered open_offer(Segment* segment, const Envelope& envelope, int rts_index) {
-  return oldest_of(segment, rts_index, rts_lengths,
-                   [&](const Descriptor& descriptor) { return is_meant(descriptor, envelope); });
+Offered open_offer(Segment* segment, const Envelope& envelope, std::int64_t rts_length) {
+  const int ordinary = rts_index(rts_length);
+  const bool compact = ordinary < 0;
+  return oldest_of(segment, compact ? compact_index(rts_length) : ordinary, compact ? compact_lengths : rts_lengths,
+                   [&](const Descriptor& descriptor) { return is_meant(descriptor, envelope, compact); });
 }
 
 }  // namespace
 
-Offered open_offer(int sender, const Envelope& envelope, int rts_index) {
+Offered open_offer(int sender, const Envelope& envelope, std::int64_t rts_length) {
   Segment* const image = world->remote ? world->remote->image(sender) : nullptr;
-  if (const Offered noticed = open_offer(image, envelope, rts_index))
+  if (const Offered noticed = open_offer(image, envelope, rts_length))
     return {noticed.descriptor, noticed.index, sender};
-  return open_offer(reach_sender(sender), envelope, rts_index);
+  return open_offer(reach_sender(sender), envelope, rts_length);
 }
 
-Offered open_offer(const Envelope& envelope, int rts_index) {
+Offered open_offer(const Envelope& envelope, std::int64_t rts_length) {
   Offered found;
-  for (int rank = 0; !found && rank < world->ranks; ++rank) found = open_offer(rank, envelope, rts_index);
+  for (int rank = 0; !found && rank < world->ranks; ++rank) found = open_offer(rank, envelope, rts_length);
   return found;
 }
 
@@ -172,7 +176,7 @@ Offered oldest_offer(int sender, const Envelope& envelope) {
 bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes) {
   bool found = false;
   for_each_descriptor(reach_sender(sender), 0, 1, [&](const Descriptor& descriptor, int index) {
-    found = found || (bytes == length_of_rts(descriptor.bytes, index) && descriptor.state.is_open() &&
+    found = found || (bytes == length_of_rts(descriptor, index) && descriptor.state.is_open() &&
                       is_unreceived(descriptor, envelope));
   });
   return found;
@@ -182,8 +186,9 @@ bool may_have_issued(int sender, const Envelope& envelope, int rts_index) {
   Segment* const segment = reach_sender(sender);
   if (segment == nullptr) return world->remote && world->remote->greeted(sender);
   bool found = false;
-  for_each_descriptor(segment, rts_index, rts_lengths,
-                      [&](const Descriptor& descriptor, int) { found = found || is_meant(descriptor, envelope); });
+  for_each_descriptor(segment, rts_index, rts_lengths, [&](const Descriptor& descriptor, int) {
+    found = found || is_meant(descriptor, envelope, /*compact=*/false);
+  });
   return found;
 }
 

@@ -35,17 +35,18 @@ struct Offered {
   explicit operator bool() const { return descriptor != nullptr; }
 };
 
-/// The oldest open offer of process `sender` with this envelope whose RTS has not been received and has the length of
-/// `rts_index`.
-Offered open_offer(int sender, const Envelope& envelope, int rts_index);
+/// The oldest open offer of process `sender` with this envelope whose RTS has not been received and has `rts_length`
+/// bytes, as an ordinary RTS or a compact one has.
+Offered open_offer(int sender, const Envelope& envelope, std::int64_t rts_length);
 /// open_offer() for any sender, which the context and the source in the envelope determine.
-Offered open_offer(const Envelope& envelope, int rts_index);
+Offered open_offer(const Envelope& envelope, std::int64_t rts_length);
 /// The oldest open offer of process `sender` of this node with this envelope whose RTS has not been received. Unlike
 /// open_offer() it also finds offers of short messages.
 Offered oldest_offer(int sender, const Envelope& envelope);
 /// Whether an open offer of process `sender` with this envelope has an unreceived RTS of `bytes` bytes.
 bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes);
-/// Whether process `sender` may have sent an RTS of this envelope and length, even if it has withdrawn it since.
+/// Whether process `sender` may have sent an ordinary RTS of this envelope and length, even if it has withdrawn it
+/// since.
 bool may_have_issued(int sender, const Envelope& envelope, int rts_index);
 
 /// Notes, and counts, that a receive or a matching probe of this process has got the RTS.

@@ -189,13 +189,13 @@ Probed peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   if (!peer_checks() || status == MPI_STATUS_IGNORE) return Probed::plain;
   const std::int64_t bytes = received_bytes(*status);
   if (bytes < 0) return Probed::received;
-  const int index = rts_index(bytes);
-  if (index < 0) return Probed::plain;
-  if (world->remote) receive_control_messages();
+  const bool compact = peer_may_be_compact(bytes);
+  if (rts_index(bytes) < 0 && !compact) return Probed::plain;
+  if (world->remote && !compact) receive_control_messages();
   const Envelope envelope{context_of(comm), status->MPI_SOURCE, status->MPI_TAG};
   const int sender = world_rank_of(comm, status->MPI_SOURCE);
-  const auto find = [&] { return open_offer(sender, envelope, index); };
-  const std::chrono::microseconds timeout = control_timeout_for(sender);
+  const auto find = [&] { return open_offer(sender, envelope, bytes); };
+  const std::chrono::microseconds timeout = compact ? std::chrono::microseconds(0) : control_timeout_for(sender);
   Offered offered = find_awaiting_control_messages(timeout, find);
   if (timeout.count() != 0) {
     const LockGuard lock(world->mutex);
@@ -254,7 +254,7 @@ void release_oldest(MPI_Comm comm, int sender, const Envelope& envelope) {
   while (offered.descriptor->issue.load() != Issue::issued)
     if (SteadyClock::now() > deadline) return;
   const std::int64_t next = bytes_of_next(comm, envelope);
-  const bool is_behind = next != length_of_rts(offered.descriptor->bytes, offered.index) &&
+  const bool is_behind = next != length_of_rts(*offered.descriptor, offered.index) &&
                          (next < 0 || is_rts_of_open_offer(sender, envelope, next));
   if (is_behind) release_sender(offered);
 }
@@ -268,16 +268,17 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
   if (!truncated_statuses_tell) return release_oldest(comm, sender, envelope);
   const std::int64_t bytes = received_bytes(status);
   const int index = rts_index(bytes);
-  if (index < 0) return;
-  if (release_found(envelope, [&] { return open_offer(sender, envelope, index); })) return;
-  if (!may_have_issued(sender, envelope, index)) peer_received_plain(bytes, status.MPI_SOURCE, comm);
+  if (index < 0 && !peer_may_be_compact(bytes)) return;
+  if (release_found(envelope, [&] { return open_offer(sender, envelope, bytes); })) return;
+  if (index >= 0 && !may_have_issued(sender, envelope, index)) peer_received_plain(bytes, status.MPI_SOURCE, comm);
 }
 
 void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
-  const int index = rts_index(received_bytes(status));
-  if (!truncated_statuses_tell || !peer_checks() || index < 0 || context < 0) return;
+  const std::int64_t bytes = received_bytes(status);
+  const bool may_be_rts = rts_index(bytes) >= 0 || peer_may_be_compact(bytes);
+  if (!truncated_statuses_tell || !peer_checks() || !may_be_rts || context < 0) return;
   const Envelope envelope{static_cast<std::uint32_t>(context), status.MPI_SOURCE, status.MPI_TAG};
-  release_found(envelope, [&] { return open_offer(envelope, index); });
+  release_found(envelope, [&] { return open_offer(envelope, bytes); });
 }
 
 // --- receives --------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ bool peer_has_room(std::size_t messages);
 void peer_sends_plain(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
 void peer_note_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm);
 inline void peer_sends_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm) {
-  if (peer::rts_index(bytes) >= 0 && peer_checks()) peer_note_plain(bytes, dest, tag, comm);
+  if (peer::is_plain(bytes) && peer_checks()) peer_note_plain(bytes, dest, tag, comm);
 }
 /// peer_sends_plain() for all messages of a persistent request that is about to be made.
 void peer_sends_plain_again(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
@@ -210,6 +210,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   bool put();
   bool is_on_host() const { return operand_.ordinal < 0; }  ///< the data (from_host.hpp)
   bool is_short() const { return peer::has_short_length(descriptor_.bytes); }
+  bool is_named() const { return is_short() || descriptor_.compact != 0; }  ///< the RTS is a ShortRequest
   bool may_be_buffered() const { return !remote_ && operand_.bytes() <= peer::longest_buffered; }
   bool note_what_receiver_found();  ///< true: both processes use one GPU
   bool is_receiver_on_gpu() const { return descriptor_.found.load(std::memory_order_relaxed) == peer::found_on_gpu; }

@@ -7,6 +7,9 @@
 //
 // A plain message that comes after an RTS does no harm: MPI keeps their order, and the receive of the RTS marks the
 // offer as matched.
+//
+// Messages as long as a compact RTS are not counted: programs send them more often, and receivers that do not check
+// their receives could not count them. Such a length is not used again.
 #include <optional>
 #include <utility>
 
@@ -33,41 +36,52 @@ PlainReceived* find_entry(Image& image, int receiver, bool take) {
   return nullptr;
 }
 
-void note_sent(int index, int dest, int tag, MPI_Comm comm, bool persistent) {
+void note_sent(std::int64_t bytes, int dest, int tag, MPI_Comm comm, bool persistent) {
   const int rank = world_rank_of(comm, dest);
   if (!is_process(rank)) return;
+  const bool compact = rts_index(bytes) < 0;
+  const int index = compact ? compact_index(bytes) : rts_index(bytes);
   {
+    const auto at = static_cast<std::size_t>(index);
     const LockGuard lock(world->mutex);
     auto& plain = world->neighbours[static_cast<std::size_t>(rank)].plain;
     if (!plain) plain = std::make_unique<PlainSent>();
-    if (persistent)
-      plain->persistent.set(static_cast<std::size_t>(index));
+    if (compact)
+      plain->compact.set(at);
+    else if (persistent)
+      plain->persistent.set(at);
     else
-      ++plain->messages[static_cast<std::size_t>(index)];
+      ++plain->messages[at];
   }
   const Envelope envelope = envelope_of(tag, comm);
   const auto is_free = [&] {
     const LockGuard lock(world->mutex);
-    return !is_being_issued(rank, index, envelope);
+    return !is_being_issued(rank, index, compact ? compact_lengths : rts_lengths, envelope);
   };
   if (!engine_within()) wait_until(is_free);
 }
 
-/// The rts_index(); -1 if not a plain message.
-int plain_index(int count, MPI_Datatype type) {
+/// The length of a plain message; -1 if it is none.
+std::int64_t plain_bytes(int count, MPI_Datatype type) {
   // With more elements than an RTS has bytes the type need not be examined.
   if (!peer_checks() || count <= 0 || count > longest_rts || type == MPI_DATATYPE_NULL) return -1;
-  return rts_index(bytes_in(count, type));
+  const std::int64_t bytes = bytes_in(count, type);
+  return is_plain(bytes) ? bytes : -1;
 }
 
 }  // namespace
 
 namespace peer {
 
-bool is_being_issued(int rank, int rts_index, const Envelope& envelope) {
+bool may_be_compact(int rank, int index) {
+  const auto& sent = world->neighbours[static_cast<std::size_t>(rank)].plain;
+  return !sent || !sent->compact.test(static_cast<std::size_t>(index % compact_lengths));
+}
+
+bool is_being_issued(int rank, int first, int step, const Envelope& envelope) {
   Segment& own = *world->own;
   const int made = own->descriptors_made.load(std::memory_order_relaxed);
-  for (int index = rts_index; index < made; index += rts_lengths) {
+  for (int index = first; index < made; index += step) {
     const Descriptor& descriptor = own->descriptor(index);
     if (!world->idle.has(index) && descriptor.destination == rank && descriptor.envelope == envelope &&
         descriptor.issue.load() != Issue::issued)
@@ -88,15 +102,15 @@ bool plain_of_length_under_way(const PlainSent& sent, int rank, int index) {
 }  // namespace peer
 
 void peer_note_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm) {
-  note_sent(rts_index(bytes), dest, tag, comm, /*persistent=*/false);
+  note_sent(bytes, dest, tag, comm, /*persistent=*/false);
 }
 
 void peer_sends_plain(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  if (const int index = plain_index(count, type); index >= 0) note_sent(index, dest, tag, comm, /*persistent=*/false);
+  if (const auto bytes = plain_bytes(count, type); bytes >= 0) note_sent(bytes, dest, tag, comm, /*persistent=*/false);
 }
 
 void peer_sends_plain_again(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  if (const int index = plain_index(count, type); index >= 0) note_sent(index, dest, tag, comm, /*persistent=*/true);
+  if (const auto bytes = plain_bytes(count, type); bytes >= 0) note_sent(bytes, dest, tag, comm, /*persistent=*/true);
 }
 
 void peer_note_received(std::int64_t bytes, int source, MPI_Comm comm) {

@@ -33,6 +33,12 @@ Segment* known_segment(int rank) {
   return world->remote ? world->remote->image(rank) : nullptr;
 }
 
+/// The sender's processor has these cache lines; they are read when all messages that have arrived are recognised.
+void prefetch(const Descriptor& descriptor) {
+  for (std::size_t at = 64; at < offsetof(Descriptor, ready); at += 64)
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(&descriptor) + at);
+}
+
 }  // namespace
 
 std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64_t bytes) {
@@ -48,9 +54,7 @@ std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64
     return nullptr;
   if (head.index >= (*segment)->descriptors_made.load(std::memory_order_acquire)) return nullptr;
   Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptor(head.index);
-  // The sender's processor has these cache lines; they are read when all messages that have arrived are recognised.
-  for (std::size_t at = 64; at < offsetof(Descriptor, ready); at += 64)
-    __builtin_prefetch(reinterpret_cast<const std::byte*>(&descriptor) + at);
+  prefetch(descriptor);
   if (descriptor.generation != head.generation) lost("the sender has given a message up");
   if (descriptor.destination != world->rank) return nullptr;  // a copy of another process's RTS
   mark_matched(descriptor);
@@ -62,6 +66,7 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_short(const vo
                                                                         std::int64_t there) {
   const NamedOffer named = named_offer(data, bytes, there);
   if (!named) return nullptr;
+  prefetch(*named.descriptor);
   const MessageId id{named.index, named.descriptor->generation};
   mark_matched(*named.descriptor);
   return std::unique_ptr<RendezvousReceiver>(

@@ -78,6 +78,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     return std::nullopt;
   };
   if (!may_offer(to.comm)) return not_offered("there are no peer transfers");
+  if (has_short_length(message.bytes)) peer_sends_plain(message.bytes, to.rank, to.tag, to.comm);
   const int rank = world_rank_of(to.comm, to.rank);
   const Envelope envelope = envelope_of(to.tag, to.comm);
   const Traffic traffic{to.tag, message.bytes};
@@ -111,6 +112,8 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
                                                : "others are under way that are as long as RTS messages would be");
   }
   if (!message.on_host) note_index(index, operand, rank);
+  const bool compact = !remote && expects_short(*reach(rank)) && may_be_compact(rank, index);
+  (*world->own)->descriptor(index).compact = compact ? 1 : 0;
   if (!remote) announce_offers(*reach(rank));
   PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
   const bool by_peer = protocol == Protocol::peer && rank != world->rank,
@@ -141,7 +144,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
 void RendezvousSender::open() {
   opened_ = true;
   Image& own = **world->own;
-  if (is_short()) {
+  if (is_named()) {
     const ShortRequest rts = short_request(own, index_);
     std::memcpy(descriptor_.rts, &rts, sizeof rts);
   } else {
@@ -290,15 +293,15 @@ RendezvousSender::~RendezvousSender() {
 /// Retracts an offer whose RTS MPI has not sent. If MPI has returned an error, the receiver may have the RTS
 /// nevertheless; the destructor sees to that.
 void RendezvousSender::give_up() {
-  // Without the offer a receiver would take the RTS of a short message for data.
-  if (is_short() && descriptor_.issue.load() != Issue::not_yet) return;
+  // Without the offer a receiver would take such an RTS for data.
+  if (is_named() && descriptor_.issue.load() != Issue::not_yet) return;
   descriptor_.state.retract();
   if (remote_ && opened_) world->remote->withdrawn(index_);
 }
 
 Outgoing RendezvousSender::message() const {
   descriptor_.issue.store(Issue::being_issued, std::memory_order_release);
-  return {descriptor_.rts, static_cast<int>(length_of_rts(descriptor_.bytes, index_)), MPI_BYTE};
+  return {descriptor_.rts, static_cast<int>(length_of_rts(descriptor_, index_)), MPI_BYTE};
 }
 
 bool RendezvousSender::goes_synchronously() const {

@@ -61,8 +61,8 @@ NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there)
   Descriptor& descriptor = (*segment)->descriptor(index);
   if (!descriptor.state.is_open() && descriptor.state.load() != State::failed) return {};
   const ShortRequest offered = short_request(**segment, index);
-  const bool meant =
-      descriptor.destination == world->rank && descriptor.bytes == bytes && std::memcmp(&offered, &request, known) == 0;
+  const bool meant = descriptor.destination == world->rank && length_of_rts(descriptor, index) == bytes &&
+                     std::memcmp(&offered, &request, known) == 0;
   return meant ? NamedOffer{segment, &descriptor, index} : NamedOffer{};
 }
 

@@ -68,6 +68,7 @@ struct Traffic {
 struct PlainSent {
   std::array<std::uint32_t, rts_lengths> messages{};  ///< by length
   std::bitset<rts_lengths> persistent;                ///< lengths of messages that may be sent again at any time
+  std::bitset<compact_lengths> compact;               ///< lengths of compact RTS that are not sent there any more
 };
 
 /// The buffer that a descriptor of this process describes (descriptors.hpp).
@@ -307,9 +308,12 @@ inline bool plain_under_way(int rank, int index) REQUIRES(world->mutex) {
   const auto& sent = world->neighbours[static_cast<std::size_t>(rank)].plain;
   return sent && plain_of_length_under_way(*sent, rank, index);
 }
-/// Whether another thread is giving MPI an RTS of that length and envelope. Until MPI has it, its order with a message
-/// of this thread is not known.
-bool is_being_issued(int rank, int rts_index, const Envelope& envelope) REQUIRES(world->mutex);
+/// Whether a compact RTS of descriptor `index` may be sent to process `rank`.
+bool may_be_compact(int rank, int index) REQUIRES(world->mutex);
+/// Whether another thread is giving MPI an RTS with this envelope by one of the descriptors `first`, first + step ...:
+/// those whose RTS have one length, `step` being rts_lengths or compact_lengths. Until MPI has it, its order with a
+/// message of this thread is not known.
+bool is_being_issued(int rank, int first, int step, const Envelope& envelope) REQUIRES(world->mutex);
 
 // --- control messages ------------------------------------------------------------------------------------------------
 
