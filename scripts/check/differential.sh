@@ -13,7 +13,8 @@
 #   --jobs       seeds that run at the same time (1)
 #   --simulated  the simulated device even where there is a GPU
 #   SETTING      for all seeds: protocol, resident, way, order (as GPUDT_PROTOCOL and so on); ranks; threads;
-#                gpus (1: all ranks use the first one); memory (host or device); rounds (of the program, such as 3-5); only (collectives)
+#                gpus (1: all ranks use the first one); memory (host or device); rts (ordinary: no compact ones, see
+#                transport/peer/short_rts.hpp); rounds (of the program, such as 3-5); only (collectives)
 # e.g. differential.sh --seconds 600 --simulated protocol=peer ranks=3
 set -uo pipefail
 # shellcheck source=scripts/common.sh
@@ -24,7 +25,7 @@ declare -A fixed=()
 while [ $# -gt 0 ]; do
   case $1 in
     --simulated) simulate=(-S) && shift && continue ;;
-    protocol=* | resident=* | way=* | order=* | ranks=* | threads=* | gpus=* | memory=* | rounds=* | only=*)
+    protocol=* | resident=* | way=* | order=* | ranks=* | threads=* | gpus=* | memory=* | rts=* | rounds=* | only=*)
       fixed[${1%%=*}]=${1#*=} && shift && continue ;;
   esac
   [ $# -ge 2 ] || die "what is $1? see the head of this script"
@@ -42,7 +43,7 @@ program=$build/tests/random/differential
 [ -x "$program" ] || die "nothing is built in $build: run scripts/test.sh first"
 
 protocols=(auto staging peer shared pipelined) residents=(auto never always) ways=(auto kernel copy)
-orders=(none default-stream)
+orders=(none default-stream) kinds_of_rts=("" ordinary)
 numbers_of_ranks=(2 2 2 2 3 4) numbers_of_threads=(1 1 1 3) numbers_of_gpus=(2 1)
 memories=(device device device device device host)
 
@@ -54,7 +55,7 @@ settings_of() {
     [way]=${ways[combination / 15]}
     [ranks]=${numbers_of_ranks[other % 6]} [threads]=${numbers_of_threads[other / 6 % 4]}
     [gpus]=${numbers_of_gpus[other / 24 % 2]} [memory]=${memories[other / 48 % 6]}
-    [order]=${orders[other / 288 % 2]} [rounds]=0-19 [only]="")
+    [order]=${orders[other / 288 % 2]} [rts]=${kinds_of_rts[other / 576 % 2]} [rounds]=0-19 [only]="")
   for name in "${!fixed[@]}"; do settings[$name]=${fixed[$name]}; done
 }
 
@@ -86,12 +87,13 @@ fi
 compare() {
   local name text='' options
   settings_of "$seed"
-  for name in protocol resident way ranks threads gpus memory order rounds only; do
+  for name in protocol resident way ranks threads gpus memory order rts rounds only; do
     [ -z "${settings[$name]}" ] || text="$text $name=${settings[$name]}"
   done
   options=("${simulate[@]}" -l "$build/libgpudt-pmpi.so" -s "$build/libgpudt-sim.so"
     -e "GPUDT_PROTOCOL=${settings[protocol]}" -e "GPUDT_RESIDENT=${settings[resident]}" -e "GPUDT_WAY=${settings[way]}" -e "GPUDT_ORDER=${settings[order]}"
     -e "GPUDT_SIM_DEVICES=${settings[gpus]}")
+  if [ "${settings[rts]}" = ordinary ]; then options+=(-e GPUDT_TEST_ORDINARY_RTS=1); fi
   if [ "${settings[gpus]}" = 1 ]; then options+=(-e CUDA_VISIBLE_DEVICES=0); fi
   if [ "${settings[memory]}" = host ]; then options+=(-e GPUDT_TEST_HOST=1 "${host_windows[@]}"); fi
   if ! run without -e GPUDT_TEST_HOST=1 -e GPUDT_TEST_TIMEOUT=30 "${host_windows[@]}"; then

@@ -1,6 +1,7 @@
-// Short messages from device memory (transport/peer/short_rts.hpp): every kind of receive that may get their RTS, sends
-// without a receive for a while, truncation, and a receive into host memory that has gone to MPI first. They have runs
-// of their own, since what a process receives first decides whether it expects them.
+// Short messages from device memory and compact RTS messages of longer ones (transport/peer/short_rts.hpp): every kind
+// of receive that may get such an RTS, sends without a receive for a while, truncation, probes among messages as long
+// as the RTS, and a receive into host memory that has gone to MPI first. They have runs of their own, since what a
+// process receives first decides whether it expects them.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -23,7 +24,7 @@ namespace {
 constexpr int least_short = peer::least_short;  ///< also the least of a truncated RTS by which it is known
 
 constexpr int lengths[] = {1, 7, 8, 9, 12, 15, 16, 17, 100, 512, 513, 514, 515, 516, 600, 768, 769, 770};
-constexpr int truncated[] = {9, 12, 15, 16, 17, 100, 512, 513, 514, 516, 600, 768};
+constexpr int truncated[] = {9, 12, 15, 16, 17, 100, 512, 513, 514, 516, 600, 768, 800, 3000, 70'000};
 
 bool is_forced() {
   const char* const protocol = std::getenv("GPUDT_PROTOCOL");
@@ -218,7 +219,8 @@ TEST_CASE("short device messages that are too long for their receives release th
   for (int times = 0; times < 2 * peer::descriptors_at_a_time; ++times)
     for (const Place place : basic_places) {
       const int sent = truncated[static_cast<std::size_t>(times) % std::size(truncated)];
-      const int room = times % 3 == 0 ? times % least_short : std::max(sent - 1 - times % 40, least_short);
+      int room = times % 3 == 0 ? times % least_short : std::max(sent - 1 - times % 40, least_short);
+      if (times % 3 == 1 && sent > peer::most_short) room = times % 120;  // about as long as a compact RTS
       INFO(sent << " bytes to " << room << " of " << place_name(place));
       const bool nonblocking = times % 2 == 0;
       Buffer out(Place::device, type, sent), in(place, type, room);
@@ -292,4 +294,106 @@ TEST_CASE("random traffic of short messages", "[.][short]") {
     exchange(mode, receive_mode, {sent, count_of(sent), from, received, count_of(received), to}, up ? low : high,
              up ? high : low, static_cast<int>(below(5)) * 3);
   }
+}
+
+namespace {
+
+/// The length of the RTS of the latest message that this process has offered, if that is compact; 0 if not.
+int compact_rts() {
+  std::uint64_t latest = 0;
+  int length = 0;
+  auto* const image = const_cast<peer::Image*>(own_segment());
+  if (image == nullptr) return 0;
+  for (int index = 0; index < image->descriptors_made.load(); ++index) {
+    const peer::Descriptor& descriptor = image->descriptor(index);
+    if (descriptor.number <= latest) continue;
+    latest = descriptor.number;
+    length = descriptor.compact != 0 ? static_cast<int>(peer::length_of_rts(descriptor, index)) : 0;
+  }
+  return length;
+}
+
+/// The next message is one of `bytes` bytes from the partner: a probe says so, and a receive gets `data`.
+void expect_next(int bytes, int tag, const Stream& data, bool matched) {
+  const Type type = plain(MPI_CHAR);
+  Buffer in(bytes % 4 == 1 ? Place::device : Place::host, type, bytes);
+  MPI_Status status{};
+  MPI_Message message = MPI_MESSAGE_NULL;
+  if (matched) {
+    MPI_OK(MPI_Mprobe(partner(), tag, comm(), &message, &status));
+    check_status(status, partner(), tag, type, bytes);
+    MPI_OK(MPI_Mrecv(in.address(), bytes, type, &message, &status));
+  } else {
+    MPI_OK(MPI_Probe(MPI_ANY_SOURCE, tag, comm(), &status));
+    check_status(status, partner(), tag, type, bytes);
+    MPI_OK(MPI_Recv(in.address(), bytes, type, status.MPI_SOURCE, tag, comm(), &status));
+  }
+  check_status(status, partner(), tag, type, bytes);
+  in.expect(data);
+  CHECK(in.difference() == "");
+}
+
+/// A message of `bytes` bytes that is under way.
+class UnderWay {
+ public:
+  UnderWay(Place place, int bytes, int tag)
+      : buffer_(place, plain(MPI_CHAR), bytes), key_(key_of(rank(), bytes)), bytes_(bytes) {
+    buffer_.fill(key_);
+    MPI_OK(MPI_Isend(buffer_.address(), bytes, plain(MPI_CHAR), partner(), tag, comm(), &request_));
+  }
+  ~UnderWay() { MPI_OK(MPI_Wait(&request_, MPI_STATUS_IGNORE)); }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+
+ private:
+  Buffer buffer_;
+  std::uint64_t key_;
+  int bytes_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
+Stream partners(int bytes) {
+  return stream_of(plain(MPI_CHAR), bytes, key_of(partner(), bytes));
+}
+
+}  // namespace
+
+TEST_CASE("a host message as long as the compact RTS before it", "[.][short]") {
+  if (!all_have_partners()) return;
+  expect_short();
+  constexpr int tag = 11;
+  int compact = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    const int bytes = 5000 + 1000 * turn;
+    const UnderWay first(Place::device, bytes, tag);
+    const int own = std::max(compact_rts(), 1);
+    compact += own > 1 ? 1 : 0;
+    const UnderWay second(Place::host, own, tag);
+    int theirs = 0;
+    MPI_OK(
+        MPI_Sendrecv(&own, 1, MPI_INT, partner(), 12, &theirs, 1, MPI_INT, partner(), 12, comm(), MPI_STATUS_IGNORE));
+    expect_next(bytes, tag, partners(bytes), turn % 2 == 0);
+    expect_next(theirs, tag, partners(theirs), turn % 3 == 0);
+  }
+  // Each length is used once; the other tests leave some of the 32.
+  if (is_forced() && !any_host_only() && own_segment()->expects_short != 0) CHECK(compact > 5);
+}
+
+TEST_CASE("messages as long as compact RTS messages before a device message", "[.][short]") {
+  if (!all_have_partners()) return;
+  expect_short();
+  constexpr int tag = 13, bytes = 20'000;
+  // In the end no compact RTS is left.
+  for (int index = 0; index < peer::compact_lengths; ++index)
+    for (const Place place : basic_places) {
+      const int length = static_cast<int>(peer::compact_bytes(index));
+      INFO(length << " bytes of " << place_name(place));
+      const UnderWay first(place, length, tag), second(Place::device, bytes, tag), third(place, length, tag);
+      expect_next(length, tag, partners(length), index % 2 == 0);
+      expect_next(bytes, tag, partners(bytes), index % 3 == 0);
+      expect_next(length, tag, partners(length), index % 2 != 0);
+    }
+  const UnderWay last(Place::device, bytes, tag);
+  CHECK(compact_rts() == 0);
+  expect_next(bytes, tag, partners(bytes), /*matched=*/true);
 }

@@ -55,8 +55,12 @@ Flavour choose_flavour(Dice& dice) {
 }
 
 std::int64_t size_of_flavour(Dice& dice, const Flavour& flavour) {
-  if (flavour.sizes == 1 || (flavour.sizes == 0 && dice.one_in(3)))
-    return dice.one_in(2) ? 515 + 2 * dice.between(0, 8) : dice.between(500, 800);
+  if (flavour.sizes == 1 || (flavour.sizes == 0 && dice.one_in(3))) {
+    // As long as RTS messages: compact ones, ordinary ones, or about as long.
+    const int kind = dice.below(3);
+    if (kind < 2) return kind == 0 ? 33 + 2 * dice.between(0, 31) : 515 + 2 * dice.between(0, 8);
+    return dice.between(500, 800);
+  }
   return random_size(dice, flavour.sizes == 2 ? 600 : flavour.largest);
 }
 
