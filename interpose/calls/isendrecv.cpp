@@ -187,9 +187,7 @@ class ReceivedAndSent : public ReceivePayload {
   Outgoing message() const override { return in_ ? in_->message() : Outgoing{nullptr, 0, MPI_BYTE}; }
   bool is_readable(std::int64_t bytes) override { return !in_ || in_->is_readable(bytes); }
   Announced announced(std::int64_t bytes) override { return in_ ? in_->announced(bytes) : Announced{bytes}; }
-  void truncated(std::int64_t bytes) override {
-    if (in_) in_->truncated(bytes);
-  }
+  bool truncated(std::int64_t bytes) override { return in_ && in_->truncated(bytes); }
   void start_unpack(std::int64_t bytes) override {
     if (in_) in_->start_unpack(bytes);
   }

@@ -26,7 +26,7 @@ bool Arrival::may_be_lost_rts(int code) const {
 }
 
 void Arrival::release(ReceivePayload& payload, MPI_Comm comm, std::int64_t context) const {
-  payload.truncated(bytes);
+  if (payload.truncated(bytes)) return;
   MPI_Status status{};
   status.MPI_SOURCE = source;
   status.MPI_TAG = tag;

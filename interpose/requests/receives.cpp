@@ -15,23 +15,23 @@ namespace gpudt::interpose {
 
 namespace {
 
-/// Whether data of a basic type that have arrived in host memory may be the RTS of a short message.
-bool may_be_short_rts(const Outgoing& into, const MPI_Status& status) {
+/// Whether data of a basic type that have arrived in host memory may be the RTS of a short message, or a compact one.
+bool may_be_named_rts(const Outgoing& into, const MPI_Status& status) {
   return peer_expects_short() && peer::has_short_length(received_bytes(status)) && peer::may_name_offer(into.data);
 }
 
 }  // namespace
 
-/// A receive this short has room for no RTS but that of a short message.
+/// A receive this short has room for no ordinary RTS.
 bool comes_as_it_is(const BufferPeek& peek) {
   return peek.bytes_on_host >= 0 && peek.bytes_on_host < peer::shortest_rts && !peer_wants_room(peek.bytes_on_host);
 }
 
-/// The receive may have truncated an RTS, or have got the RTS of a short message.
+/// The receive may have truncated an RTS, or have got that of a short message, or a compact one.
 int came_as_it_is(int code, const char* call, const Outgoing& program, const SeenStatus& seen,
                   const ErrorOwner& owner) {
   if (!peer_checks()) return code;
-  if (seen.refused(code) || (code == MPI_SUCCESS && !may_be_short_rts(program, *seen))) return code;
+  if (seen.refused(code) || (code == MPI_SUCCESS && !may_be_named_rts(program, *seen))) return code;
   return guarded(owner, call, [&] {
     PendingReceive none({}, MPI_COMM_NULL);
     return finish_host_receive(code, call, program, seen, owner, none);

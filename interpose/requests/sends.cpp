@@ -72,6 +72,7 @@ int send_token(BlockingSend pmpi, SendPayload& offer, int dest, int tag, MPI_Com
 /// Returns when the receiver has the data.
 int send_offer(BlockingSend pmpi, SendPayload& offer, const Destination& to) {
   const int code = send_token(pmpi, offer, to.rank, to.tag, to.comm);
+  if (code != MPI_SUCCESS && !valid_target(to.comm, to.rank, to.tag)) offer.recalled();  // MPI has not sent it
   if (code != MPI_SUCCESS) return code;
   mark(point::sent);
   offer.sent();

@@ -62,7 +62,7 @@ class SendPayload : public Payload {
   virtual bool goes_synchronously() const { return false; }
   /// MPI has been given message(), or has refused it.
   virtual void given() {}
-  /// MPI has cancelled message(): no process receives it.
+  /// MPI has cancelled message(), or has refused it for its arguments: no process receives it.
   virtual void recalled() {}
   /// MPI has sent message(). True if the operation is over only once done() returns true again.
   virtual bool sent() { return false; }
@@ -78,9 +78,9 @@ class ReceivePayload : public Payload {
   virtual bool is_readable(std::int64_t) { return true; }
   /// To be called once, after is_readable(): what `bytes` delivered bytes are or stand for.
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }
-  /// To be called in place of announced() if a message of `bytes` bytes was truncated: releases the sender if the
-  /// message was the RTS of a short one.
-  virtual void truncated(std::int64_t) {}
+  /// To be called in place of announced() if a message of `bytes` bytes was truncated: releases the sender if what has
+  /// come of it is the RTS of a short one, or a compact one. Returns whether it is.
+  virtual bool truncated(std::int64_t) { return false; }
   /// To be called after announced(), with the bytes that it has returned: starts to unpack or fetch them into the
   /// user's buffer.
   virtual void start_unpack(std::int64_t bytes) = 0;

@@ -96,9 +96,10 @@ void StagedReceive::note_all_written() {
   if (lazy_) lazy_.note_written(static_cast<std::size_t>(room_));
 }
 
-void StagedReceive::truncated(std::int64_t bytes) {
+bool StagedReceive::truncated(std::int64_t bytes) {
   note_all_written();
-  if (operand_.protocol == Protocol::mapped_staging) RendezvousReceiver::release_short(data(), bytes, operand_.bytes());
+  return operand_.protocol == Protocol::mapped_staging &&
+         RendezvousReceiver::release_named(data(), bytes, operand_.bytes());
 }
 
 bool StagedReceive::done() {

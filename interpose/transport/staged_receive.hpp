@@ -29,7 +29,7 @@ class StagedReceive : public ReceivePayload {
   Outgoing message() const override;
   bool is_readable(std::int64_t bytes) override;
   Announced announced(std::int64_t bytes) override;
-  void truncated(std::int64_t bytes) override;
+  bool truncated(std::int64_t bytes) override;
   /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
   void start_unpack(std::int64_t bytes) override;
   bool done() override;

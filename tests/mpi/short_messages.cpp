@@ -14,6 +14,7 @@
 
 #include "interpose/shared/job_file.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
+#include "tests/mpi/error_comm.hpp"
 #include "tests/mpi/exchange.hpp"
 
 using namespace gpudt::test;
@@ -396,4 +397,58 @@ TEST_CASE("messages as long as compact RTS messages before a device message", "[
   const UnderWay last(Place::device, bytes, tag);
   CHECK(compact_rts() == 0);
   expect_next(bytes, tag, partners(bytes), /*matched=*/true);
+}
+
+TEST_CASE("a device message that is cut off takes no other one with it", "[.][short]") {
+  if (!all_have_partners()) return;
+  expect_short();
+  // More than there are lengths of compact RTS messages, so that others are as long as that of the first.
+  constexpr int tag = 15, messages = 100, bytes = 8000;
+  const Type type = plain(MPI_CHAR);
+  for (const int room : {4, 16, 40, 200})
+    for (const bool nonblocking : {true, false}) {
+      INFO("room for " << room << " bytes, " << (nonblocking ? "Irecv" : "Recv"));
+      std::vector<Buffer> out;
+      for (int i = 0; i < messages; ++i) out.emplace_back(Place::device, type, bytes).fill(key_of(rank(), i));
+      std::vector<MPI_Request> sends(messages, MPI_REQUEST_NULL);
+      Buffer little(Place::host, type, room), in(Place::device, type, bytes);
+      for (std::size_t i = 0; i < sends.size(); ++i)
+        MPI_OK(MPI_Isend(out[i].address(), bytes, type, partner(), tag, comm(), &sends[i]));
+      MPI_Request receive = MPI_REQUEST_NULL;
+      if (nonblocking) {
+        MPI_OK(MPI_Irecv(little.address(), room, type, partner(), tag, comm(), &receive));
+        MPI_FAILS(MPI_Wait(&receive, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+      } else {
+        MPI_FAILS(MPI_Recv(little.address(), room, type, partner(), tag, comm(), MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+      }
+      for (int i = 1; i < messages; ++i) {
+        MPI_Status status{};
+        MPI_OK(MPI_Recv(in.address(), bytes, type, partner(), tag, comm(), &status));
+        check_status(status, partner(), tag, type, bytes);
+        in.expect(stream_of(type, bytes, key_of(partner(), i)));
+        CHECK(in.difference() == "");
+      }
+      MPI_OK(MPI_Waitall(messages, sends.data(), MPI_STATUSES_IGNORE));
+    }
+}
+
+TEST_CASE("sends that MPI refuses leave no offers", "[.][short]") {
+  if (!all_have_partners()) return;
+  expect_short();
+  ErrorComm errors(/*own_handler=*/false);
+  const Type type = plain(MPI_CHAR);
+  for (const int bytes : {100, 8000}) {
+    Buffer out(Place::device, type, bytes), in(Place::device, type, bytes);
+    constexpr int wrong_tag = -7, tag = 16;
+    for (int i = 0; i < 2 * peer::descriptor_count; ++i)
+      MPI_FAILS(MPI_Send(out.address(), bytes, type, partner(), wrong_tag, errors), MPI_ERR_TAG);
+    const std::uint64_t before = offers();
+    const bool is_first = rank() < partner();
+    for (const bool sends : {is_first, !is_first})
+      if (sends)
+        MPI_OK(MPI_Send(out.address(), bytes, type, partner(), tag, comm()));
+      else
+        MPI_OK(MPI_Recv(in.address(), bytes, type, partner(), tag, comm(), MPI_STATUS_IGNORE));
+    if (is_forced() && !any_host_only() && own_segment()->expects_short != 0) CHECK(offers() - before == 1);
+  }
 }

@@ -37,8 +37,11 @@ namespace {
 /// Not while another thread has an RTS of this length that it has not given to MPI: this message's could reach MPI
 /// before, and a probe would confuse the two.
 bool is_usable(int index, int rank, const Envelope& envelope) REQUIRES(world->mutex) {
-  return !plain_under_way(rank, index) &&
-         !(peer_has_threads() && is_being_issued(rank, index % compact_lengths, compact_lengths, envelope));
+  if (plain_under_way(rank, index)) return false;
+  if (!peer_has_threads()) return true;
+  const Segment* const receiver = reach(rank);
+  const int lengths = receiver != nullptr && expects_short(*receiver) ? compact_lengths : rts_lengths;
+  return !is_being_issued(rank, index % lengths, lengths, envelope);
 }
 
 /// The index of a usable one in [begin, end), or -1.

@@ -219,11 +219,15 @@ void release_sender(const Offered& offered) {
   if (offered.descriptor->state.discard() && offered.remote >= 0) world->remote->done(offered.remote, id);
 }
 
-/// Releases the sender of the offer that `find()` finds; false if it finds none.
+/// How long the control message of an offer with an RTS of `bytes` bytes may take. A compact RTS has none.
+std::chrono::microseconds control_timeout_of(std::int64_t bytes) {
+  return world->remote && rts_index(bytes) >= 0 ? control_timeout : std::chrono::microseconds(0);
+}
+
+/// Releases the sender of the offer that `find()` finds within `timeout`; false if it finds none.
 template <class Find>
-bool release_found(const Envelope& envelope, Find find) {
-  Offered offered =
-      find_awaiting_control_messages(world->remote ? control_timeout : std::chrono::microseconds(0), find);
+bool release_found(const Envelope& envelope, std::chrono::microseconds timeout, Find find) {
+  Offered offered = find_awaiting_control_messages(timeout, find);
   if (offered) offered = find_unreceived(envelope, find);
   if (offered) release_sender(offered);
   return bool{offered};
@@ -269,7 +273,7 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
   const int index = rts_index(bytes);
   if (index < 0 && !peer_may_be_compact(bytes)) return;
-  if (release_found(envelope, [&] { return open_offer(sender, envelope, bytes); })) return;
+  if (release_found(envelope, control_timeout_of(bytes), [&] { return open_offer(sender, envelope, bytes); })) return;
   if (index >= 0 && !may_have_issued(sender, envelope, index)) peer_received_plain(bytes, status.MPI_SOURCE, comm);
 }
 
@@ -278,7 +282,7 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
   const bool may_be_rts = rts_index(bytes) >= 0 || peer_may_be_compact(bytes);
   if (!truncated_statuses_tell || !peer_checks() || !may_be_rts || context < 0) return;
   const Envelope envelope{static_cast<std::uint32_t>(context), status.MPI_SOURCE, status.MPI_TAG};
-  release_found(envelope, [&] { return open_offer(envelope, bytes); });
+  release_found(envelope, control_timeout_of(bytes), [&] { return open_offer(envelope, bytes); });
 }
 
 // --- receives --------------------------------------------------------------------------------------------------------
@@ -326,11 +330,11 @@ Announced HostReceive::announced(std::int64_t bytes) {
   return receiver_ ? receiver_->announced(room) : Announced{bytes};
 }
 
-void HostReceive::truncated(std::int64_t bytes) {
+bool HostReceive::truncated(std::int64_t bytes) {
   const std::int64_t room = info_ ? std::min<std::int64_t>(this->bytes(), sizeof(ShortRequest)) : 0;
   std::byte head[sizeof(ShortRequest)];
   if (room > 0 && !packed_) datatype::pack(info_->layout(), count_, buf_, 0, room, head);
-  RendezvousReceiver::release_short(packed_ ? packed_.get() : head, bytes, room);
+  return RendezvousReceiver::release_named(packed_ ? packed_.get() : head, bytes, room);
 }
 
 void HostReceive::start_unpack(std::int64_t bytes) {

@@ -5,7 +5,7 @@
 // names the offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers messages
 // also checks everything that it receives for RTS messages, wherever a receive puts it: in device or host memory, by
 // blocking, nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent RTS
-// messages. Messages in host memory, and short ones, go as they are; those as long as RTS messages are counted
+// messages. Messages in host memory, and short ones, go as they are; those as long as RTS messages are noted
 // (transport/peer/plain_messages.cpp), so that an RTS is known by its envelope and its length.
 //
 // Data of many short runs, which are slow to read from afar, are packed on the sender's GPU first, and fetched part by
@@ -98,7 +98,7 @@ inline bool peer_has_threads() {
 /// Whether `messages` hidden messages can be offered now.
 bool peer_has_room(std::size_t messages);
 
-/// To be called before an ordinary message is passed to MPI: those as long as an RTS are counted (plain_messages.cpp).
+/// To be called before an ordinary message is passed to MPI: those as long as an RTS are noted (plain_messages.cpp).
 /// May wait for another thread to give MPI an RTS. Arguments that MPI will reject do no harm.
 void peer_sends_plain(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
 void peer_note_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm);
@@ -253,8 +253,8 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
 class RendezvousReceiver : public Recycled<RendezvousReceiver> {
  public:
   /// For a message of `bytes` bytes that was too long for a receive, its first `there` bytes at `data`: releases the
-  /// sender if it is the RTS of a short message.
-  static void release_short(const void* data, std::int64_t bytes, std::int64_t there);
+  /// sender if it is the RTS of a short message, or a compact one. Returns whether it is.
+  static bool release_named(const void* data, std::int64_t bytes, std::int64_t there);
   /// Gives up what is not done, and releases the sender.
   ~RendezvousReceiver();
   Announced announced(std::int64_t capacity) const;
@@ -330,7 +330,7 @@ class HostReceive : public ReceivePayload {
   /// `apart`: bytes are never received into the program's buffer, only into packed memory.
   HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info, bool apart = false);
   Outgoing message() const override;
-  void truncated(std::int64_t bytes) override;
+  bool truncated(std::int64_t bytes) override;
   /// Whether message() is the program's buffer, as elements of its type.
   bool is_as_it_is() const { return is_in_place() && bytes_at_ == nullptr; }
   /// Whether message() is the program's buffer.

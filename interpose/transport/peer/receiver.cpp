@@ -73,8 +73,9 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_short(const vo
       new RendezvousReceiver(*named.segment, *named.descriptor, id, /*remote=*/false));
 }
 
-void RendezvousReceiver::release_short(const void* data, std::int64_t bytes, std::int64_t there) {
-  if (peer_expects_short()) recognise_short(data, bytes, there);  // destroyed at once, which releases the sender
+bool RendezvousReceiver::release_named(const void* data, std::int64_t bytes, std::int64_t there) {
+  // What is recognised is destroyed at once, which releases the sender.
+  return peer_expects_short() && recognise_short(data, bytes, there) != nullptr;
 }
 
 RendezvousReceiver::RendezvousReceiver(const Segment& segment, Descriptor& descriptor, const MessageId& id, bool remote)

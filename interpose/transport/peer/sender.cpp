@@ -78,6 +78,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     return std::nullopt;
   };
   if (!may_offer(to.comm)) return not_offered("there are no peer transfers");
+  // A probe finds the RTS of a short message like an ordinary message of that length.
   if (has_short_length(message.bytes)) peer_sends_plain(message.bytes, to.rank, to.tag, to.comm);
   const int rank = world_rank_of(to.comm, to.rank);
   const Envelope envelope = envelope_of(to.tag, to.comm);
@@ -112,7 +113,8 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
                                                : "others are under way that are as long as RTS messages would be");
   }
   if (!message.on_host) note_index(index, operand, rank);
-  const bool compact = !remote && expects_short(*reach(rank)) && may_be_compact(rank, index);
+  // Not to itself: MPI may cut off such an RTS, whose offer later probes would find (docs/mpi-faults.md).
+  const bool compact = !remote && rank != world->rank && expects_short(*reach(rank)) && may_be_compact(rank, index);
   (*world->own)->descriptor(index).compact = compact ? 1 : 0;
   if (!remote) announce_offers(*reach(rank));
   PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];

@@ -10,7 +10,7 @@
 // Both kinds are sent only to processes that check all their receives for them. A process does so from its first
 // receive into device memory on (ShortRts::expected). But a nonblocking or persistent receive of 8 to 514 bytes into
 // host memory that MPI has got unchanged can no longer be checked. If a process has made such a receive before, it
-// never checks (ShortRts::ignored), and short messages to it are staged.
+// never checks (ShortRts::ignored): short messages to it are staged, longer ones have an ordinary RTS.
 #pragma once
 
 #include <atomic>

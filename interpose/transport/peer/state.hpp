@@ -199,7 +199,7 @@ int world_rank_of(MPI_Comm comm, int peer);
 Segment* reach(int rank) REQUIRES(world->mutex);
 /// Whether `segment` is not null and its process checks for RTS messages.
 bool checks(const Segment* segment);
-/// Whether this process may send the owner of the segment the RTS of a short message (short_rts.hpp).
+/// Whether this process may send the owner of the segment the RTS of a short message, or a compact one (short_rts.hpp).
 bool expects_short(const Segment& receiver);
 /// The image of the segment of a process that shares no memory with this one, if that is known to check for RTS
 /// messages.
