@@ -52,10 +52,6 @@ class AreaWindow {
   MPI_Win window_ = MPI_WIN_NULL;
 };
 
-inline bool on_host(Place place) {
-  return place == Place::host || place == Place::pinned || place == Place::registered;
-}
-
 /// Whether the MPI library has windows over memory of the program's: Open MPI 4.1 has none between processes for which
 /// it knows no remote memory access, as with btl_vader_single_copy_mechanism=none, nor of one process. Collective when
 /// asked first.

@@ -147,11 +147,6 @@ void release(Place place, void* data) {
   }
 }
 
-/// True if the host may not touch the memory itself.
-bool needs_copy(Place place) {
-  return place != Place::host && place != Place::pinned && place != Place::registered;
-}
-
 /// What the environment says that this kind of memory stands for.
 Place actual(Place place) {
   if (host_only()) return Place::host;
@@ -241,14 +236,14 @@ Memory::~Memory() {
 }
 
 void Memory::write(const void* from, std::size_t bytes, std::size_t offset) {
-  if (needs_copy(place_))
+  if (!on_host(place_))
     copy(data_ + offset, from, bytes, gpu_);
   else
     std::memcpy(data_ + offset, from, bytes);
 }
 
 void Memory::read(void* to, std::size_t bytes, std::size_t offset) const {
-  if (needs_copy(place_))
+  if (!on_host(place_))
     copy(to, data_ + offset, bytes, gpu_);
   else
     std::memcpy(to, data_ + offset, bytes);

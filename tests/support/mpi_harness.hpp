@@ -116,6 +116,10 @@ enum class Place {
   other_gpu,  ///< cudaMalloc on the GPU after the current one
 };
 const char* place_name(Place place);
+/// Host memory; not managed memory.
+inline bool on_host(Place place) {
+  return place == Place::host || place == Place::pinned || place == Place::registered;
+}
 inline constexpr Place basic_places[] = {Place::host, Place::device};
 inline constexpr Place all_places[] = {Place::host,    Place::device,         Place::pinned,
                                        Place::managed, Place::stream_ordered, Place::registered,
