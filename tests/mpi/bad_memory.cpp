@@ -17,11 +17,6 @@ namespace {
 
 constexpr int few = 4096;  ///< bytes: an allocation has one page
 
-/// The GPUs that even ranks spoil; odd ranks spoil those after them.
-int spoilt_gpu(int number) {
-  return 2 + 2 * number + rank() % 2;
-}
-
 void check_others_go_on() {
   const Type type = vector(5000, 1, 2);
   exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, 5);
@@ -48,44 +43,48 @@ void free_on(int gpu, void* data) {
   use_gpu(before);
 }
 
-}  // namespace
-
-TEST_CASE("a send of more than its allocation has fails at both ends", "[.][bad-memory]") {
+/// Messages of 64 KiB and 4 MiB, for one end of which the GPU `gpu` that it is told has too little memory. Afterwards
+/// other messages go on. `send` and `receive` are called with (comm, gpu, bytes).
+template <class Send, class Receive>
+void exchange_too_much(const Send& send, const Receive& receive) {
   if (!all_have_partners()) return;
-  int number = 0;
+  int gpu = 2;
   for (const int bytes : {64 << 10, 4 << 20}) {
     step(std::to_string(bytes) + " B");
     const ErrorComm errors(false);
     MPI_OK(MPI_Barrier(errors));  // now all know it, so that messages are offered
-    if (rank() % 2 == 0) {
-      char* const out = memory_on(spoilt_gpu(number), few);
-      MPI_FAILS(MPI_Send(out, bytes, MPI_BYTE, partner(), 1, errors), MPI_ERR_OTHER);
-    } else {
-      const Memory in(Place::device, static_cast<std::size_t>(bytes));
-      MPI_FAILS(MPI_Recv(in.data(), bytes, MPI_BYTE, partner(), 1, errors, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
-    }
+    if (rank() % 2 == 0)
+      send(errors, gpu, bytes);
+    else
+      receive(errors, gpu, bytes);
     check_others_go_on();
-    ++number;
+    ++gpu;
   }
 }
 
+}  // namespace
+
+TEST_CASE("a send of more than its allocation has fails at both ends", "[.][bad-memory]") {
+  exchange_too_much(
+      [](MPI_Comm errors, int gpu, int bytes) {
+        MPI_FAILS(MPI_Send(memory_on(gpu, few), bytes, MPI_BYTE, partner(), 1, errors), MPI_ERR_OTHER);
+      },
+      [](MPI_Comm errors, int, int bytes) {
+        const Memory in(Place::device, static_cast<std::size_t>(bytes));
+        MPI_FAILS(MPI_Recv(in.data(), bytes, MPI_BYTE, partner(), 1, errors, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+      });
+}
+
 TEST_CASE("a receive of more than its allocation has fails there alone", "[.][bad-memory]") {
-  if (!all_have_partners()) return;
-  int number = 2;
-  for (const int bytes : {64 << 10, 4 << 20}) {
-    step(std::to_string(bytes) + " B");
-    const ErrorComm errors(false);
-    MPI_OK(MPI_Barrier(errors));  // now all know it, so that messages are offered
-    if (rank() % 2 == 0) {
-      const Memory out(Place::device, static_cast<std::size_t>(bytes));
-      MPI_OK(MPI_Send(out.data(), bytes, MPI_BYTE, partner(), 1, errors));
-    } else {
-      char* const in = memory_on(spoilt_gpu(number), few);
-      MPI_FAILS(MPI_Recv(in, bytes, MPI_BYTE, partner(), 1, errors, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
-    }
-    check_others_go_on();
-    ++number;
-  }
+  exchange_too_much(
+      [](MPI_Comm errors, int, int bytes) {
+        const Memory out(Place::device, static_cast<std::size_t>(bytes));
+        MPI_OK(MPI_Send(out.data(), bytes, MPI_BYTE, partner(), 1, errors));
+      },
+      [](MPI_Comm errors, int gpu, int bytes) {
+        char* const in = memory_on(gpu, few);
+        MPI_FAILS(MPI_Recv(in, bytes, MPI_BYTE, partner(), 1, errors, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+      });
 }
 
 TEST_CASE("memory that is freed before its message is received crashes nobody", "[.][bad-memory]") {
@@ -94,10 +93,10 @@ TEST_CASE("memory that is freed before its message is received crashes nobody", 
   const ErrorComm errors(false);
   MPI_OK(MPI_Barrier(errors));  // now all know it, so that messages are offered
   if (rank() % 2 == 0) {
-    char* const out = memory_on(spoilt_gpu(4), bytes);
+    char* const out = memory_on(4, bytes);
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_OK(MPI_Isend(out, bytes, MPI_BYTE, partner(), 1, errors, &request));
-    free_on(spoilt_gpu(4), out);
+    free_on(4, out);
     MPI_OK(MPI_Send(nullptr, 0, MPI_BYTE, partner(), 2, comm()));
     CHECK(is_either(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_OTHER));
   } else {
