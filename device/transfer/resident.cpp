@@ -98,7 +98,7 @@ void Resident::note_short() {
 }
 
 /// A launch may delay the first job by some microseconds, which the fourth has made up for.
-bool Resident::promising(const Waits& waits) {
+bool Resident::promising(const Waits& waits) const {
   if (use_ == ResidentUse::always) return true;
   return streak_ >= least_streak && !launching_.waits() && waits.until_short <= timeout;
 }

@@ -66,7 +66,7 @@ class Resident {
     bool open = false;              ///< no short transfer has begun since then
     Clock::duration until_short{};  ///< latest time from the beginning of a wait to the next short transfer
   };
-  bool promising(const Waits& waits) REQUIRES(mutex_);
+  bool promising(const Waits& waits) const REQUIRES(mutex_);
   bool alive() const REQUIRES(mutex_);
   void launch() REQUIRES(mutex_);
   bool make_box() REQUIRES(mutex_);
