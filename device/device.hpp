@@ -31,6 +31,7 @@
 #include "device/transfer/start.hpp"
 #include "device/transfer/stream_mark.hpp"
 #include "device/transfer/transfer.hpp"
+#include "device/transfer/user_data.hpp"
 
 namespace gpudt::device {
 

@@ -9,8 +9,9 @@
 namespace gpudt::device {
 
 enum class Failure : std::uint8_t {
-  out_of_memory,  ///< staging memory could not be had, or the limit on it is reached
-  runtime,        ///< a CUDA call failed
+  out_of_memory,   ///< staging memory could not be had, or the limit on it is reached
+  runtime,         ///< a CUDA call failed
+  no_such_memory,  ///< the same, and the program's data certainly lie beyond their memory (UserData::is_missing())
 };
 
 class Error : public Exception {

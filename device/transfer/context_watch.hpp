@@ -21,6 +21,8 @@ class ContextWatch {
   /// Whether the context has ended: then handles of its streams and events and addresses of its memory are invalid, or
   /// belong to others. Queries the driver now and then (100 ns). Thread-safe.
   bool ended() const noexcept;
+  /// Whether the driver certainly knows the context's memory, asked now.
+  bool is_known() const noexcept { return !gone(); }
   /// Throws Error if the context has ended.
   void check() const;
   static std::string complaint(int ordinal);

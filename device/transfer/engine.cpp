@@ -254,6 +254,11 @@ void shared_with_others(int ordinal, bool yields) noexcept {
     engine->shared_with_others(ordinal, yields);
 }
 
+bool Engine::knows_memory_of(int ordinal) const noexcept {
+  const Gpu* const gpu = ordinal < max_gpus ? gpus_[ordinal].load(std::memory_order_acquire) : nullptr;
+  return gpu != nullptr && gpu->watch->is_known();
+}
+
 std::vector<std::string> Engine::cost_sources() const {
   std::vector<std::string> sources;
   for (const std::atomic<Gpu*>& slot : gpus_)

@@ -87,6 +87,8 @@ class Engine {
   /// Uploads the layout, if kernels read it, within `time`. Throws Error.
   void prepare_layout(int ordinal, const datatype::Layout& layout, std::chrono::milliseconds time);
   Movements movements() const;
+  /// Whether the runtime certainly knows memory of GPU `ordinal` now.
+  bool knows_memory_of(int ordinal) const noexcept;
   std::vector<std::string> cost_sources() const;
   std::vector<UsedGpu> used_gpus() const;
   void about_to_wait(WaitKind kind) noexcept;

@@ -55,9 +55,9 @@ class Transfer {
 /// One side of a transfer: `count` elements of `layout` at `user`, an address that GPUs know (Mapping::at()), possibly
 /// MPI_BOTTOM.
 struct Side {
-  const datatype::Layout* layout;
-  std::int64_t count;
-  void* user;
+  const datatype::Layout* layout = nullptr;
+  std::int64_t count = 0;
+  void* user = nullptr;
 
   bool operator==(const Side&) const = default;
 };
