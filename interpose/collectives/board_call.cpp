@@ -75,12 +75,18 @@ bool BoardCall::complete() {
   if (stage_ == Stage::ending) {
     if (!all_outcomes(&Slot::done)) return false;
     mark(point::all_ended);
-    if (failure_) std::rethrow_exception(failure_);
-    if (!succeeded_) throw MpiError(MPI_ERR_OTHER, "a kernel of another process has failed");
+    if (failure_ || !succeeded_) fail();
     start_delivery();
     stage_ = Stage::delivering;
   }
   return delivered();
+}
+
+void BoardCall::fail() const {
+  if (own_data_missing())
+    throw MpiError(MPI_ERR_BUFFER, "a kernel has failed, and a buffer of this process reaches beyond its GPU memory");
+  if (failure_) std::rethrow_exception(failure_);
+  throw MpiError(MPI_ERR_OTHER, "a kernel of another process has failed");
 }
 
 /// Whether all processes have published or declined the call; fills all_.

@@ -79,6 +79,9 @@ class BoardCall {
   /// Starts copying the result to the program's buffer. May throw.
   virtual void start_delivery() {}
   virtual bool delivered() { return true; }
+  /// After a failure: whether this process's own data are missing (device::UserData). An exchange has seen that they
+  /// are there.
+  virtual bool own_data_missing() const { return false; }
   /// The GPU on which a leader launches kernels.
   virtual int ordinal() const = 0;
 
@@ -90,6 +93,7 @@ class BoardCall {
   void settle(bool ready);
   void launch();
   bool kernels_done();
+  [[noreturn]] void fail() const;
   bool all_outcomes(std::atomic<std::uint64_t> peer::Slot::*outcome);
 
   std::uint64_t number_ = 0;  ///< of the call in its group; 0: not published

@@ -160,12 +160,16 @@ class OwnBlocks {
   /// `beside`: messages are under way, too.
   void start(bool beside) {
     transfers_.reserve(pairs_.size());
-    for (const auto& [from, to] : pairs_)
-      transfers_.push_back(
-          device::transfer(to.ordinal, side(from), side(to), 0, to.bytes(), to.after, /*within=*/beside));
+    for (const Pair& pair : pairs_) {
+      const auto& [from, to] = pair;
+      moving(pair, [&, &from = from, &to = to] {
+        transfers_.push_back(
+            device::transfer(to.ordinal, side(from), side(to), 0, to.bytes(), to.after, /*within=*/beside));
+      });
+    }
   }
   void wait() {
-    for (device::Transfer& transfer : transfers_) transfer.wait();
+    for (std::size_t i = 0; i < transfers_.size(); ++i) moving(pairs_[i], [&] { transfers_[i].wait(); });
   }
 
  private:
@@ -174,6 +178,11 @@ class OwnBlocks {
     std::vector<BlockMessage> found;
     std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(found), own);
     return found;
+  }
+  using Pair = std::pair<DeviceBuffer, DeviceBuffer>;
+  template <class Body>
+  static void moving(const Pair& pair, const Body& body) {
+    device::moving(pair.first, [&] { device::moving(pair.second, body); });
   }
   static device::Side side(const DeviceBuffer& operand) {
     return {&operand.info->layout(), operand.count, operand.buffer};
@@ -203,7 +212,7 @@ class OwnBlocks {
         if (each->reported) each->reported->drop();
   }
 
-  std::vector<std::pair<DeviceBuffer, DeviceBuffer>> pairs_;
+  std::vector<Pair> pairs_;
   std::vector<device::Transfer> transfers_;  // after pairs_, which hold their layouts
 };
 

@@ -71,6 +71,7 @@ class Operand {
   bool delivered() { return transfer_.done(); }
 
   const DeviceBuffer& memory() const { return memory_; }
+  device::UserData data() const { return memory_.info ? user_data(memory_) : device::UserData{}; }
   std::uint64_t address() const { return first_; }
   void* as_pointer() const { return reinterpret_cast<void*>(first_); }
   const device::Exported& exported() const { return exported_; }
@@ -207,6 +208,7 @@ class Part : public BoardCall {
     if (gets_result()) result().start_delivery();
   }
   bool delivered() override { return !gets_result() || result().delivered(); }
+  bool own_data_missing() const override { return in_.data().is_missing() || out_.data().is_missing(); }
 
   int ordinal() const override { return in_.memory().ordinal; }
   bool map() override {
@@ -424,7 +426,10 @@ bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::in
   }
   const void* const from[] = {in.as_pointer(), inout.as_pointer()};
   void* const to[] = {nullptr, inout.as_pointer()};
-  device::reduce(in.memory().ordinal, {arithmetic->op, arithmetic->element, Result::total, count, from, to}).wait();
+  const auto reduce = [&] {
+    device::reduce(in.memory().ordinal, {arithmetic->op, arithmetic->element, Result::total, count, from, to}).wait();
+  };
+  device::moving(in.memory(), [&] { device::moving(inout.memory(), reduce); });
   inout.start_delivery();
   wait_until([&] { return inout.delivered(); }, for_others);
   for (const Operand* const each : {&in, &inout}) each->note(call, began);

@@ -74,6 +74,10 @@ const void* TargetPlace::first() const {
   return at(address_, layout_->true_lb());
 }
 
+bool TargetPlace::is_missing() const {
+  return device::UserData{ordinal(), {layout_.get(), count_, address_}, bytes()}.is_missing();
+}
+
 /// The address of all bytes if they are contiguous, else null. The host reference would copy element by element.
 void* TargetPlace::contiguous() const {
   const datatype::Shape shape = layout_->shape(count_);

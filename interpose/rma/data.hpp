@@ -72,6 +72,8 @@ class TargetPlace {
   /// Reads and writes wait for the work before `mark`.
   void order_after(const device::StreamMark& mark) { after_ = mark; }
   std::int64_t bytes() const { return count_ * layout_->size(); }
+  /// After a failure: whether it is certainly no memory.
+  bool is_missing() const;
   /// Copies between the target's memory and a whole block, which must have been made for ordinal(). In host memory the
   /// copy is complete on return. Throws device::Error.
   device::Transfer start_read(const Block& block) const;

@@ -67,7 +67,9 @@ std::shared_ptr<DirectAccess> DirectAccess::start(const char* call, Kind kind, c
   const device::Side there = {&target.type->layout(), target.count, target.address(access->mapping_)};
   const auto& [from, to] = kind == Kind::put ? std::pair(here, there) : std::pair(there, here);
   const LockGuard lock(access->mutex_);
-  access->transfer_ = device::transfer(buffer.ordinal, from, to, 0, buffer.bytes(), buffer.after);
+  access->transfer_ = device::moving(access->data(), [&, &from = from, &to = to] {
+    return device::transfer(buffer.ordinal, from, to, 0, buffer.bytes(), buffer.after);
+  });
   return access;
 }
 
@@ -106,7 +108,11 @@ bool DirectAccess::done() {
   const LockGuard lock(mutex_);
   if (done_.load(std::memory_order_relaxed)) return true;
   try {
-    if (!transfer_.done()) return false;
+    const bool transferred = device::moving(data(), [this] {
+      mutex_.assert_held();
+      return transfer_.done();
+    });
+    if (!transferred) return false;
     if (unpacks_) unpack();
   } catch (const device::Error& failure) {
     log_error(std::string("one-sided access: ") + failure.what());

@@ -68,6 +68,7 @@ class DirectAccess {
  private:
   bool prepare(const char* call, Kind kind, const Origin& origin, const DirectTarget& target, int own_gpu);
   void unpack() const;
+  device::UserData data() const { return staging_ ? device::UserData{} : user_data(origin_); }
 
   DeviceBuffer origin_;  ///< in host memory if there is staging memory
   device::Staging staging_;

@@ -30,7 +30,7 @@ bool TargetAccess::advance() {
     if (error_ == MPI_SUCCESS) return step();
   } catch (const device::Error& failure) {
     log_error(std::string("an access to this process's window: ") + failure.what());
-    error_ = error_class(failure);
+    error_ = place_ && place_->is_missing() ? MPI_ERR_RMA_RANGE : error_class(failure);
   } catch (const std::bad_alloc&) {
     error_ = MPI_ERR_NO_MEM;
   }

@@ -49,10 +49,24 @@ bool is_own(const std::exception& error) {
   return file_of(&typeid(error)) == file_of(&here);
 }
 
+namespace {
+
+int class_of(device::Failure failure) {
+  switch (failure) {
+    case device::Failure::out_of_memory:
+      return MPI_ERR_NO_MEM;
+    case device::Failure::no_such_memory:
+      return MPI_ERR_BUFFER;
+    default:
+      return MPI_ERR_OTHER;
+  }
+}
+
+}  // namespace
+
 int error_class(const std::exception& error) {
   if (const auto* const told = dynamic_cast<const MpiError*>(&error)) return told->error_class();
-  if (const auto* const failed = dynamic_cast<const device::Error*>(&error))
-    return failed->failure() == device::Failure::out_of_memory ? MPI_ERR_NO_MEM : MPI_ERR_OTHER;
+  if (const auto* const failed = dynamic_cast<const device::Error*>(&error)) return class_of(failed->failure());
   if (dynamic_cast<const device::TooManyParts*>(&error) != nullptr) return MPI_ERR_TYPE;
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
 }

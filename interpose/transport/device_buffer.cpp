@@ -212,13 +212,21 @@ void DeviceBuffer::mark_again() {
 }
 
 OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin,
-                                 std::int64_t end, void* packed, std::optional<device::MemoryKind> packed_kind) {
+                                 std::int64_t end, void* packed, std::optional<device::MemoryKind> packed_kind)
+    : data_(user_data(operand)) {
+  data_.bytes = end;
+  device::moving(data_, [&] {
+    if (operand.division)
+      start_parts(direction, operand, begin, end, packed, packed_kind);
+    else
+      transfer_ = device::start(direction, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
+                                begin, end, packed, packed_kind, operand.after);
+  });
+}
+
+void OperandTransfer::start_parts(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin,
+                                  std::int64_t end, void* packed, std::optional<device::MemoryKind> packed_kind) {
   const datatype::Layout& layout = operand.info->layout();
-  if (!operand.division) {
-    transfer_ = device::start(direction, operand.ordinal, layout, operand.count, operand.buffer, begin, end, packed,
-                              packed_kind, operand.after);
-    return;
-  }
   const std::size_t known = operand.division->known().size();
   const std::span<const device::Part> parts = operand.division->up_to(end);
   wait_for_default_streams(parts.subspan(known));
@@ -245,8 +253,10 @@ OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer
 }
 
 void OperandTransfer::wait() {
-  transfer_.wait();
-  for (device::Transfer& each : others_) each.wait();
+  device::moving(data_, [this] {
+    transfer_.wait();
+    for (device::Transfer& each : others_) each.wait();
+  });
 }
 
 device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes) {

@@ -59,22 +59,35 @@ struct DeviceBuffer {
   void mark_again();
 };
 
+/// The data of a buffer, to be looked at if moving them fails (device::moving()).
+inline device::UserData user_data(const DeviceBuffer& operand) {
+  return {operand.division ? -1 : operand.ordinal,
+          {&operand.info->layout(), operand.count, operand.buffer},
+          operand.bytes()};
+}
+
 /// A copy between an operand and packed bytes: one transfer, or one for each part of a divided operand; the constructor
 /// copies the parts in host memory itself. Like device::Transfer's, the destructor waits for transfers under way.
 class OperandTransfer {
  public:
   OperandTransfer() = default;
-  /// Starts moving packed bytes [begin, end) to or from `packed`, which is staging memory for divided operands. See
-  /// device::start(); throws device::Error.
+  /// Starts moving packed bytes [begin, end) to or from `packed`, which is staging memory for divided operands. The
+  /// operand's layout must live as long as this. See device::start(); throws device::Error.
   OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin, std::int64_t end,
                   void* packed, std::optional<device::MemoryKind> packed_kind = {});
   bool done() {
-    return transfer_.done() &&
-           std::all_of(others_.begin(), others_.end(), [](device::Transfer& each) { return each.done(); });
+    return device::moving(data_, [this] {
+      return transfer_.done() &&
+             std::all_of(others_.begin(), others_.end(), [](device::Transfer& each) { return each.done(); });
+    });
   }
   void wait();
 
  private:
+  void start_parts(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin, std::int64_t end,
+                   void* packed, std::optional<device::MemoryKind> packed_kind);
+
+  device::UserData data_{};
   device::Transfer transfer_;
   std::vector<device::Transfer> others_;
 };

@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/mpi/error_comm.hpp"
 #include "tests/mpi/exchange.hpp"
@@ -67,7 +68,7 @@ void exchange_too_much(const Send& send, const Receive& receive) {
 TEST_CASE("a send of more than its allocation has fails at both ends", "[.][bad-memory]") {
   exchange_too_much(
       [](MPI_Comm errors, int gpu, int bytes) {
-        MPI_FAILS(MPI_Send(memory_on(gpu, few), bytes, MPI_BYTE, partner(), 1, errors), MPI_ERR_OTHER);
+        MPI_FAILS(MPI_Send(memory_on(gpu, few), bytes, MPI_BYTE, partner(), 1, errors), MPI_ERR_BUFFER);
       },
       [](MPI_Comm errors, int, int bytes) {
         const Memory in(Place::device, static_cast<std::size_t>(bytes));
@@ -83,7 +84,7 @@ TEST_CASE("a receive of more than its allocation has fails there alone", "[.][ba
       },
       [](MPI_Comm errors, int gpu, int bytes) {
         char* const in = memory_on(gpu, few);
-        MPI_FAILS(MPI_Recv(in, bytes, MPI_BYTE, partner(), 1, errors, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+        MPI_FAILS(MPI_Recv(in, bytes, MPI_BYTE, partner(), 1, errors, MPI_STATUS_IGNORE), MPI_ERR_BUFFER);
       });
 }
 
@@ -98,12 +99,39 @@ TEST_CASE("memory that is freed before its message is received crashes nobody", 
     MPI_OK(MPI_Isend(out, bytes, MPI_BYTE, partner(), 1, errors, &request));
     free_on(4, out);
     MPI_OK(MPI_Send(nullptr, 0, MPI_BYTE, partner(), 2, comm()));
-    CHECK(is_either(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_OTHER));
+    CHECK(is_either(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_BUFFER));
   } else {
     const Memory in(Place::device, bytes);
     MPI_OK(MPI_Recv(nullptr, 0, MPI_BYTE, partner(), 2, comm(), MPI_STATUS_IGNORE));
     CHECK(is_either(MPI_Recv(in.data(), bytes, MPI_BYTE, partner(), 1, errors, MPI_STATUS_IGNORE), MPI_ERR_OTHER));
   }
+  check_others_go_on();
+}
+
+TEST_CASE("a collective for which one process has too little memory fails on all", "[.][bad-memory]") {
+  constexpr int count = 16 << 10, bytes = 4 * count;
+  for (const bool by_kernels : {false, true}) {
+    step(by_kernels ? "by kernels" : "as messages");
+    const ErrorComm errors(false);
+    const int gpu = (by_kernels ? 5 : 7) + rank() % 2;
+    char *const data = memory_on(gpu, rank() == 0 ? few : bytes), *const result = memory_on(gpu, bytes);
+    const int code = by_kernels ? MPI_Allreduce(data, result, count, MPI_INT, MPI_SUM, errors)
+                                : MPI_Bcast(data, count, MPI_INT, 0, errors);
+    CHECK(error_class(code) == (rank() == 0 ? MPI_ERR_BUFFER : MPI_ERR_OTHER));
+    check_others_go_on();
+  }
+}
+
+TEST_CASE("calls of one process that reach beyond their memory fail", "[.][bad-memory]") {
+  constexpr int bytes = 64 << 10;
+  const ErrorComm errors(false);
+  std::vector<char> packed(bytes);
+  int position = 0;
+  MPI_FAILS(MPI_Pack(memory_on(9, few), bytes, MPI_BYTE, packed.data(), bytes, &position, errors), MPI_ERR_BUFFER);
+  char *const in = memory_on(10, 4 * few), *const inout = memory_on(10, few);
+  MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  MPI_FAILS(MPI_Reduce_local(in, inout, few, MPI_INT, MPI_SUM), MPI_ERR_BUFFER);
+  MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
   check_others_go_on();
 }
 
@@ -139,6 +167,22 @@ int access(int kind, void* data, MPI_Aint place, MPI_Win window) {
 }
 
 }  // namespace
+
+TEST_CASE("accesses that reach beyond memory of their origin or target fail", "[.][bad-memory]") {
+  if (!all_have_partners()) return;
+  for (const bool of_origin : {true, false}) {
+    step(of_origin ? "origin" : "target");
+    const bool is_short = rank() % 2 == (of_origin ? 0 : 1);
+    const Memory whole(Place::device, window_bytes);
+    char* const data = is_short ? memory_on(of_origin ? 11 : 12, few) : whole.data();
+    MPI_Win window = MPI_WIN_NULL;
+    const MPI_Aint place = expose(/*dynamic=*/false, rank() % 2 == 0 ? whole.data() : data, window);
+    if (rank() % 2 == 0) MPI_FAILS(access(0, data, place, window), of_origin ? MPI_ERR_BUFFER : MPI_ERR_RMA_RANGE);
+    MPI_OK(MPI_Barrier(comm()));
+    MPI_OK(MPI_Win_free(&window));
+    check_others_go_on();
+  }
+}
 
 TEST_CASE("accesses to memory that has been freed fail, and nobody else", "[.][bad-memory]") {
   if (!all_have_partners()) return;

@@ -215,8 +215,8 @@ TEST_CASE("an unpack of a nonblocking read that fails on the GPU reaches the fil
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_OK(MPI_File_iread_at(file.get(), 0, memory->data(), 1, type, &request));
     memory.reset();
-    MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
-    CHECK(handler.take() == std::vector<int>{MPI_ERR_OTHER});
+    MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_BUFFER);
+    CHECK(handler.take() == std::vector<int>{MPI_ERR_BUFFER});
   }
   use_gpu(gpu);
   check_usable();

@@ -105,6 +105,10 @@ struct Target {
   device::StagingKind staging = device::StagingKind::mapped;
   bool direct = false;  ///< the user's data are contiguous in device memory, and MPI receives into them
 };
+/// What is received, to be looked at if moving it fails (device::moving()).
+inline device::UserData user_data(const Target& target) {
+  return {target.ordinal, {target.layout, target.count, target.user}, target.bytes};
+}
 
 /// The receiver's end.
 class Inflow {

@@ -177,7 +177,9 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
  public:
   ~RendezvousSender() override;
 
-  bool done() override { return !sent_ || step(); }
+  bool done() override {
+    return !sent_ || device::moving(operand_, [this] { return step(); });
+  }
   bool sent() override;
   Outgoing message() const override;
   /// So that the receive fails if it is too short. A shorter message must be sent before it is received.
@@ -285,6 +287,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   bool is_on_host() const { return target_.ordinal < 0; }  ///< the receive buffer
   /// Whether the sender has the data in host memory.
   bool is_from_host() const { return descriptor_.unmappable.load(std::memory_order_relaxed) == peer::unmappable_host; }
+  bool step();
   bool all_come();
   bool ask();
   bool answered();

@@ -138,7 +138,9 @@ void RendezvousReceiver::start(const DeviceBuffer& into) {
   wanted_ = std::min(descriptor_.bytes, into.bytes());
   target_ = {&into.info->layout(), into.count,          into.buffer,     wanted_,
              into.ordinal,         into.staging_kind(), into.is_direct()};
-  if (claim() && !fetch(into)) want();
+  device::moving(target_, [&] {
+    if (claim() && !fetch(into)) want();
+  });
 }
 
 void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t count, void* user) {
@@ -338,6 +340,15 @@ bool RendezvousReceiver::all_come() {
 }
 
 bool RendezvousReceiver::done() try {
+  return device::moving(target_, [this] { return step(); });
+} catch (const device::Error& error) {
+  if (!is_on_host() || source_ != Source::memory || released_) throw;
+  abandon_copies(error);
+  want_on_host();
+  return false;
+}
+
+bool RendezvousReceiver::step() {
   const std::size_t under_way = transfers_.size();
   const bool coming = !all_come();
   if (transfers_.size() > under_way) return false;  // a poll now would launch it without those of other messages
@@ -347,11 +358,6 @@ bool RendezvousReceiver::done() try {
   senders_ = {};  // before the sender may free the memory
   if (!released_) release();
   return true;
-} catch (const device::Error& error) {
-  if (!is_on_host() || source_ != Source::memory || released_) throw;
-  abandon_copies(error);
-  want_on_host();
-  return false;
 }
 
 /// Takes what the sender has put into its segment; true if that is all.

@@ -178,7 +178,7 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
   std::shared_ptr<RendezvousSender> offer(made.release(), std::default_delete<RendezvousSender>(),
                                           RecyclingAllocator<RendezvousSender>());
   try {
-    offer->offer(*place);
+    device::moving(operand, [&] { offer->offer(*place); });
     report_went(operand.reported, place->remote ? went_pipelined(operand) : Went{protocol_name(Protocol::peer)});
     gpudt::mark(point::offered);
   } catch (const device::Error& error) {
