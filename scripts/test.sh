@@ -139,6 +139,8 @@ if [ -n "${mpich5_libraries:-}" ]; then
   export LD_LIBRARY_PATH=$mpich5_libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export GPUDT_TEST_MPIRUN=$environment/bin/mpirun
 fi
+# Without hwloc's plugins: Debian's for OpenCL loads LLVM into each process, which is half of what a run takes to start.
+export HWLOC_PLUGINS_PATH=${HWLOC_PLUGINS_PATH-/nowhere}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Several at a time: their ranks mostly wait for each other, but a GPU has not room for any number of processes.
