@@ -15,6 +15,7 @@
 #include "device/transfer/engine.hpp"
 #include "device/transfer/resident.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/kernels_here.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/stopped_clock.hpp"
 #include "tests/support/stub_runtime.hpp"
@@ -24,9 +25,6 @@ namespace gpudt::test {
 using namespace device;
 using std::chrono::microseconds;
 
-inline void* same(const void* address) {
-  return const_cast<void*>(address);
-}
 inline void end(const Completion& completion) {
   *completion.flag = completion.flag_value;
 }
@@ -67,21 +65,21 @@ class PlayedRuntime final : public HostMemoryRuntime {
   void launch(int, const KernelArgs& args, StreamHandle) override {
     ++log_.kernels;
     if (log_.played) return;
-    run_on_host(args, same);
+    run_here(args);
     end(args.completion);
   }
   void launch(int, const BatchArgs& batch, StreamHandle) override {
     ++log_.kernels;
-    run_on_host(batch, same, end);
+    run_here(batch, end);
   }
   void launch(int, const ReduceArgs& args, StreamHandle) override {
     ++log_.kernels;
-    reduce_on_host(args, HostMemory<decltype(&same)>{same});
+    run_here(args);
     end(args.completion);
   }
   void launch(int, const CopyBlocksArgs& args, StreamHandle) override {
     ++log_.kernels;
-    copy_blocks_on_host(args, HostMemory<decltype(&same)>{same});
+    run_here(args);
     end(args.completion);
   }
   void launch(int, const ResidentArgs& args, StreamHandle) override {
@@ -156,7 +154,7 @@ struct Stage {
   /// The kernel does job number `index` of its launch, if that is there.
   bool serve(std::uint32_t index = 0) {
     if (!words.receive(box(), log.residents.back().first_job + index)) return false;
-    run_on_host(words.job(), same);
+    run_here(words.job());
     end(words.job().completion());
     return true;
   }

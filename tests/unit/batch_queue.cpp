@@ -10,9 +10,9 @@
 
 #include "datatype/decode.hpp"
 #include "device/kernels/batch_body.hpp"
-#include "device/kernels/kernel_host.hpp"
 #include "device/transfer/engine.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/kernels_here.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/stub_runtime.hpp"
 
@@ -50,16 +50,15 @@ class LoggingRuntime final : public HostMemoryRuntime {
   }
   void launch(int, const KernelArgs& args, StreamHandle) override {
     note(1);
-    run_on_host(args, same);
+    run_here(args);
     log_.running.push_back(args.completion);
   }
   void launch(int, const BatchArgs& batch, StreamHandle) override {
     note(batch.jobs);
-    run_on_host(batch, same, [&](const Completion& completion) { log_.running.push_back(completion); });
+    run_here(batch, [&](const Completion& completion) { log_.running.push_back(completion); });
   }
 
  private:
-  static void* same(const void* address) { return const_cast<void*>(address); }
   void note(int transfers) {
     if (log_.refuse) throw Error(Failure::runtime, "refused");
     log_.kernels.push_back(transfers);

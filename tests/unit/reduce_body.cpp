@@ -8,11 +8,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "device/kernels/kernel_host.hpp"
 #include "device/kernels/reduce_body.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/kernels_here.hpp"
 
 using namespace gpudt::device;
+using gpudt::test::run_here;
 
 namespace {
 
@@ -146,12 +147,11 @@ void run(const ReduceCase& c, Element element, std::vector<void*>& from, std::ve
   const std::vector<const void*> sources(from.begin(), from.end());
   const Reduction reduction = {c.op, element, c.result, c.count, sources, to};
   const ReduceArgs args = plan_reduction(reduction, 4);
-  const auto same = [](const void* address) { return const_cast<void*>(address); };
   const std::optional<ShortReduction> job = shortened(reduction);
   if (job && c.count % 2 == 0)
-    reduce_on_host(*job, HostMemory<decltype(same)>{same});
+    run_here(*job);
   else
-    reduce_on_host(job ? lengthened(*job) : args, HostMemory<decltype(same)>{same});
+    run_here(job ? lengthened(*job) : args);
 }
 
 /// What each destination holds afterwards, at element i; false: nothing is stored.

@@ -11,9 +11,9 @@
 #include "datatype/decode.hpp"
 #include "datatype/reference.hpp"
 #include "device/kernels/batch_body.hpp"
-#include "device/kernels/kernel_host.hpp"
 #include "device/transfer/engine.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/kernels_here.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/stopped_clock.hpp"
 #include "tests/support/stub_runtime.hpp"
@@ -80,21 +80,19 @@ class NotingRuntime final : public HostMemoryRuntime {
     if (is_probe(args)) return probe(args, stream);
     ++log_.kernels;
     // What is to be slow must not have a slow launch: then only its time counts, not its data.
-    if (!log_.slow) run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
+    if (!log_.slow) run_here(args);
     log_.clock.now += log_.launch_time;
     end(args.completion);
   }
 
   void launch(int, const TransferArgs& args, StreamHandle) override {
     ++log_.kernels;
-    if (!log_.slow) run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
+    if (!log_.slow) run_here(args);
     end(args.to.completion);
   }
   void launch(int, const BatchArgs& batch, StreamHandle) override {
     log_.batched += batch.jobs;
-    run_on_host(
-        batch, [](const void* address) { return const_cast<void*>(address); },
-        [](const Completion& completion) { *completion.flag = completion.flag_value; });
+    run_here(batch, [](const Completion& completion) { *completion.flag = completion.flag_value; });
   }
 
  private:
@@ -105,7 +103,7 @@ class NotingRuntime final : public HostMemoryRuntime {
   void probe(const KernelArgs& args, StreamHandle stream) {
     ++log_.probes;
     log_.probing = stream;
-    run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
+    run_here(args);
     log_.clock.now += log_.launch_time;
     if (log_.probes_late)
       log_.late_probes.push_back(args.completion);
