@@ -202,7 +202,7 @@ TEST_CASE("A put to host memory of a target outside of MPI holds up no other str
     stream.synchronize();
     MPI_OK(MPI_Win_flush(partner(), window));
   } else {
-    for (int i = 0; i < 5000 && gone_on == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 30'000 && gone_on == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     CHECK(gone_on == 1);
   }
   MPI_OK(MPI_Barrier(comm()));

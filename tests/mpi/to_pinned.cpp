@@ -36,7 +36,7 @@ long long refused() {
 
 /// After some messages, copy engines bring them to the host.
 void check_brought(const Ends& ends, const ReceiveMode& mode = receive_modes[0]) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   long long before = refused();
   bool brought = false;
   send_again(ends, mode, pinned_tag, [&](int) {

@@ -130,7 +130,7 @@ TEST_CASE("default stream: who waits for a mark does not wait for a launch there
     stream.reached(first);
     answered = true;
   });
-  for (int i = 0; i < 1000 && !answered; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 30'000 && !answered; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK(answered);
   runtime.full = false;
   marker.join();
