@@ -30,41 +30,41 @@ inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
 /// time.
 inline constexpr int descriptors_at_a_time = 128;
-/// Number of lengths that an ordinary RTS may have: 515 + 2 * i, where i is the descriptor's index modulo this number.
-/// A probe, which sees only envelope and length, finds the oldest offer with both, and reports the true size. (RTS of
-/// short messages: transport/peer/short_rts.hpp.) Ordinary messages may have the same length ("plain" messages): while
-/// one is under way to a process, no RTS of that length is sent there (transport/peer/plain_messages.cpp).
+/// The lengths that RTS messages of one kind may have: `shortest` + 2 * i bytes, where i is the descriptor's index
+/// modulo `number`.
+struct RtsLengths {
+  std::int64_t shortest;
+  int number;
+
+  constexpr std::int64_t of(int index) const { return shortest + 2 * std::int64_t{index % number}; }
+  constexpr std::int64_t longest() const { return of(number - 1); }
+  /// Which of the lengths `bytes` is; -1: none.
+  constexpr int find(std::int64_t bytes) const {
+    return bytes < shortest || bytes > longest() || (bytes - shortest) % 2 != 0
+               ? -1
+               : static_cast<int>((bytes - shortest) / 2);
+  }
+};
+/// Of an ordinary RTS. A probe, which sees only envelope and length, finds the oldest offer with both, and reports the
+/// true size. (RTS of short messages: transport/peer/short_rts.hpp.) Ordinary messages may have the same length
+/// ("plain" messages): while one is under way to a process, no RTS of that length is sent there
+/// (transport/peer/plain_messages.cpp).
 inline constexpr int rts_lengths = 128;
-inline constexpr std::int64_t shortest_rts = 515;
+inline constexpr RtsLengths ordinary_rts{515, rts_lengths};
+inline constexpr std::int64_t shortest_rts = ordinary_rts.shortest, longest_rts = ordinary_rts.longest();
 inline constexpr std::int64_t rts_bytes(int index) {
-  return shortest_rts + 2 * std::int64_t{index % rts_lengths};
+  return ordinary_rts.of(index);
 }
-inline constexpr std::int64_t longest_rts = rts_bytes(rts_lengths - 1);
-/// Which of the lengths of RTS messages `bytes` is; -1: none.
 inline constexpr int rts_index(std::int64_t bytes) {
-  return bytes < shortest_rts || bytes > longest_rts || bytes % 2 == 0 ? -1
-                                                                       : static_cast<int>((bytes - shortest_rts) / 2);
+  return ordinary_rts.find(bytes);
 }
-/// The same for a compact RTS (transport/peer/short_rts.hpp): 33 + 2 * i, where i is the descriptor's index modulo this
-/// number.
-inline constexpr int compact_lengths = 32;
-inline constexpr std::int64_t shortest_compact = 33;
-inline constexpr std::int64_t compact_bytes(int index) {
-  return shortest_compact + 2 * std::int64_t{index % compact_lengths};
-}
-inline constexpr std::int64_t longest_compact = compact_bytes(compact_lengths - 1);
-/// Which of the lengths of compact RTS messages `bytes` is; -1: none.
-inline constexpr int compact_index(std::int64_t bytes) {
-  return bytes < shortest_compact || bytes > longest_compact || bytes % 2 == 0
-             ? -1
-             : static_cast<int>((bytes - shortest_compact) / 2);
-}
+/// Of a compact RTS (transport/peer/short_rts.hpp). Each belongs to as many of the ordinary ones.
+inline constexpr RtsLengths compact_rts{33, 32};
+static_assert(rts_lengths % compact_rts.number == 0);
 /// Whether an ordinary message of `bytes` bytes is as long as an RTS may be.
 inline constexpr bool is_plain(std::int64_t bytes) {
-  return rts_index(bytes) >= 0 || compact_index(bytes) >= 0;
+  return ordinary_rts.find(bytes) >= 0 || compact_rts.find(bytes) >= 0;
 }
-/// Each of the compact lengths belongs to so many of the ordinary ones.
-static_assert(rts_lengths % compact_lengths == 0);
 /// The shortest message with an ordinary RTS: every receive that is long enough for the message has room for the RTS.
 /// Of shorter messages only "short" ones (transport/peer/short_rts.hpp) are offered.
 inline constexpr std::int64_t least_offered = longest_rts + 1;

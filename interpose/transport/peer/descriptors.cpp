@@ -40,7 +40,7 @@ bool is_usable(int index, int rank, const Envelope& envelope) REQUIRES(world->mu
   if (plain_under_way(rank, index)) return false;
   if (!peer_has_threads()) return true;
   const Segment* const receiver = reach(rank);
-  const int lengths = receiver != nullptr && expects_short(*receiver) ? compact_lengths : rts_lengths;
+  const int lengths = receiver != nullptr && expects_short(*receiver) ? compact_rts.number : rts_lengths;
   return !is_being_issued(rank, index % lengths, lengths, envelope);
 }
 
@@ -152,7 +152,8 @@ Offered oldest_of(Segment* segment, int first, int step, Suits suits) {
 Offered open_offer(Segment* segment, const Envelope& envelope, std::int64_t rts_length) {
   const int ordinary = rts_index(rts_length);
   const bool compact = ordinary < 0;
-  return oldest_of(segment, compact ? compact_index(rts_length) : ordinary, compact ? compact_lengths : rts_lengths,
+  return oldest_of(segment, compact ? compact_rts.find(rts_length) : ordinary,
+                   compact ? compact_rts.number : rts_lengths,
                    [&](const Descriptor& descriptor) { return is_meant(descriptor, envelope, compact); });
 }
 

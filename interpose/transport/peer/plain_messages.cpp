@@ -40,7 +40,7 @@ void note_sent(std::int64_t bytes, int dest, int tag, MPI_Comm comm, bool persis
   const int rank = world_rank_of(comm, dest);
   if (!is_process(rank)) return;
   const bool compact = rts_index(bytes) < 0;
-  const int index = compact ? compact_index(bytes) : rts_index(bytes);
+  const int index = compact ? compact_rts.find(bytes) : rts_index(bytes);
   {
     const auto at = static_cast<std::size_t>(index);
     const LockGuard lock(world->mutex);
@@ -53,14 +53,13 @@ void note_sent(std::int64_t bytes, int dest, int tag, MPI_Comm comm, bool persis
     else
       ++plain->messages[at];
   }
-  const Envelope envelope = envelope_of(tag, comm);
-  const auto is_free = [&] {
-    const LockGuard lock(world->mutex);
-    return !is_being_issued(rank, index, compact ? compact_lengths : rts_lengths, envelope);
-  };
   // With one thread, sends to one process and communicator are in order without this.
-  const bool may_race = !compact || peer_has_threads();
-  if (may_race && !engine_within()) wait_until(is_free);
+  if (engine_within() || (compact && !peer_has_threads())) return;
+  const Envelope envelope = envelope_of(tag, comm);
+  wait_until([&] {
+    const LockGuard lock(world->mutex);
+    return !is_being_issued(rank, index, compact ? compact_rts.number : rts_lengths, envelope);
+  });
 }
 
 /// The length of a plain message; -1 if it is none.
@@ -77,7 +76,7 @@ namespace peer {
 
 bool may_be_compact(int rank, int index) {
   const auto& sent = world->neighbours[static_cast<std::size_t>(rank)].plain;
-  return !sent || !sent->compact.test(static_cast<std::size_t>(index % compact_lengths));
+  return !sent || !sent->compact.test(static_cast<std::size_t>(index % compact_rts.number));
 }
 
 bool is_being_issued(int rank, int first, int step, const Envelope& envelope) {

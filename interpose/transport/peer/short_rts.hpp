@@ -32,7 +32,7 @@ constexpr bool has_short_length(std::int64_t bytes) {
 /// The length of the RTS of the message that descriptor `index` describes.
 inline std::int64_t length_of_rts(const Descriptor& descriptor, int index) {
   if (has_short_length(descriptor.bytes)) return descriptor.bytes;
-  return descriptor.compact != 0 ? compact_bytes(index) : rts_bytes(index);
+  return descriptor.compact != 0 ? compact_rts.of(index) : rts_bytes(index);
 }
 
 /// The RTS of a short message, or a compact one, as MPI sends it: cut off after its length, or followed by any bytes.
@@ -86,7 +86,7 @@ inline bool peer_may_pass_unchecked(std::int64_t bytes) {
 
 /// Whether a received message of `bytes` bytes may be a compact RTS.
 inline bool peer_may_be_compact(std::int64_t bytes) {
-  return peer::compact_index(bytes) >= 0 && peer_expects_short();
+  return peer::compact_rts.find(bytes) >= 0 && peer_expects_short();
 }
 /// Whether a received message of `bytes` bytes may be an RTS.
 inline bool peer_may_be_rts(std::int64_t bytes) {

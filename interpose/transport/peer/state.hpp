@@ -68,7 +68,7 @@ struct Traffic {
 struct PlainSent {
   std::array<std::uint32_t, rts_lengths> messages{};  ///< by length
   std::bitset<rts_lengths> persistent;                ///< lengths of messages that may be sent again at any time
-  std::bitset<compact_lengths> compact;               ///< lengths of compact RTS that are not sent there any more
+  std::bitset<compact_rts.number> compact;            ///< lengths of compact RTS that are not sent there any more
 };
 
 /// The buffer that a descriptor of this process describes (descriptors.hpp).
@@ -311,7 +311,7 @@ inline bool plain_under_way(int rank, int index) REQUIRES(world->mutex) {
 /// Whether a compact RTS of descriptor `index` may be sent to process `rank`.
 bool may_be_compact(int rank, int index) REQUIRES(world->mutex);
 /// Whether another thread is giving MPI an RTS with this envelope by one of the descriptors `first`, first + step ...:
-/// those whose RTS have one length, `step` being rts_lengths or compact_lengths. Until MPI has it, its order with a
+/// those whose RTS have one length, `step` being rts_lengths or compact_rts.number. Until MPI has it, its order with a
 /// message of this thread is not known.
 bool is_being_issued(int rank, int first, int step, const Envelope& envelope) REQUIRES(world->mutex);
 
