@@ -191,7 +191,7 @@ static void begin(void) {
 }
 
 #define BEHIND(name) (*(__typeof__(&P##name)*)&(void*){dlsym(RTLD_NEXT, #name)})
-#define BEHIND_FORTRAN(name) (*(__typeof__(&name)*)&(void*){dlsym(RTLD_NEXT, #name)})
+#define BEHIND_FORTRAN(name) (*(__typeof__(&(name))*)&(void*){dlsym(RTLD_NEXT, #name)})
 
 #pragma GCC visibility push(default)
 
