@@ -21,18 +21,16 @@ import subprocess
 import sys
 import tempfile
 
+import mpich_suite
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INPUTS = ROOT / "scripts/check/host_programs"
 SCALAPACK = "/usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests"
 # Not xdllt: it reads memory that it has not written, and without gpudt, too, may wait forever.
 SCALAPACK_TESTS = ("xdlu", "xzlu", "xdqr", "xcinv", "xdsep", "xdbrd", "xdhrd", "xdls", "xdpbllt", "xdgblu",
                    "PBLAS/dpb1tst", "PBLAS/dpb2tst", "PBLAS/dpb3tst")
-ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_pml": "ob1", "OMPI_MCA_osc": "^ucx",
-    "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-    "CP2K_DATA_DIR": "/usr/share/cp2k",
-}
+ENVIRONMENT = mpich_suite.ENVIRONMENT | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+                                         "CP2K_DATA_DIR": "/usr/share/cp2k"}
 
 
 class Program:
@@ -62,14 +60,14 @@ class Program:
             for path, name in self.files:
                 shutil.copy(path, pathlib.Path(folder, name))
             with open(self.standard_input or os.devnull, encoding="utf-8") as read:
-                try:
-                    done = subprocess.run(["mpirun", "-n", "4", *exported, *self.command], cwd=folder, stdin=read,
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                                          timeout=seconds, env=os.environ | ENVIRONMENT, check=False)
-                except subprocess.TimeoutExpired:
-                    return f"not ended after {seconds} s", False
+                # By timeout(1), upon which mpirun ends its processes.
+                done = subprocess.run(["timeout", str(seconds), "mpirun", "-n", "4", *exported, *self.command],
+                                      cwd=folder, stdin=read, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      text=True, errors="replace", env=os.environ | ENVIRONMENT, check=False)
             written = pathlib.Path(folder, "hpccoutf.txt")
             output = done.stdout + (written.read_text(encoding="utf-8") if written.exists() else "")
+        if done.returncode == 124:
+            return f"not ended after {seconds} s", False
         if done.returncode != 0:
             return f"exit status {done.returncode}:\n" + "\n".join(output.strip().splitlines()[-8:]), False
         results = [self.rounded(found.group()) for found in self.result.finditer(output)]
