@@ -70,15 +70,19 @@ std::uint64_t offers() {
   return sum;
 }
 
+/// Of the latest message that this process has offered; null if there was none.
+const peer::Descriptor* latest_offer() {
+  const peer::Descriptor* latest = nullptr;
+  for_each_descriptor([&](const peer::Descriptor& descriptor) {
+    if (descriptor.number > (latest == nullptr ? 0 : latest->number)) latest = &descriptor;
+  });
+  return latest;
+}
+
 /// Fragments of the latest message that this process has offered: 0 unless its receiver could not fetch it.
 std::uint64_t fragments() {
-  std::uint64_t latest = 0, found = 0;
-  for_each_descriptor([&](const peer::Descriptor& descriptor) {
-    if (descriptor.number <= latest) return;
-    latest = descriptor.number;
-    found = descriptor.produced.load();
-  });
-  return found;
+  const peer::Descriptor* const latest = latest_offer();
+  return latest == nullptr ? 0 : latest->produced.load();
 }
 
 /// From now on both partners expect RTS messages of short messages, unless something else has been first.
@@ -301,17 +305,10 @@ namespace {
 
 /// The length of the RTS of the latest message that this process has offered, if that is compact; 0 if not.
 int latest_compact_rts() {
-  std::uint64_t latest = 0;
-  int length = 0;
+  const peer::Descriptor* const latest = latest_offer();
+  if (latest == nullptr || latest->compact == 0) return 0;
   auto* const image = const_cast<peer::Image*>(own_segment());
-  if (image == nullptr) return 0;
-  for (int index = 0; index < image->descriptors_made.load(); ++index) {
-    const peer::Descriptor& descriptor = image->descriptor(index);
-    if (descriptor.number <= latest) continue;
-    latest = descriptor.number;
-    length = descriptor.compact != 0 ? static_cast<int>(peer::length_of_rts(descriptor, index)) : 0;
-  }
-  return length;
+  return static_cast<int>(peer::length_of_rts(*latest, image->index_of(*latest)));
 }
 
 /// The next message is one of `bytes` bytes from the partner: a probe says so, and a receive gets `data`.
