@@ -220,7 +220,7 @@ void release_sender(const Offered& offered) {
 }
 
 /// How long the control message of an offer with an RTS of `bytes` bytes may take. A compact RTS has none.
-std::chrono::microseconds control_timeout_of(std::int64_t bytes) {
+std::chrono::microseconds time_for_control_message(std::int64_t bytes) {
   return world->remote && rts_index(bytes) >= 0 ? control_timeout : std::chrono::microseconds(0);
 }
 
@@ -273,7 +273,8 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
   const int index = rts_index(bytes);
   if (index < 0 && !peer_may_be_compact(bytes)) return;
-  if (release_found(envelope, control_timeout_of(bytes), [&] { return open_offer(sender, envelope, bytes); })) return;
+  if (release_found(envelope, time_for_control_message(bytes), [&] { return open_offer(sender, envelope, bytes); }))
+    return;
   if (index >= 0 && !may_have_issued(sender, envelope, index)) peer_received_plain(bytes, status.MPI_SOURCE, comm);
 }
 
@@ -282,7 +283,7 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
   const bool may_be_rts = rts_index(bytes) >= 0 || peer_may_be_compact(bytes);
   if (!truncated_statuses_tell || !peer_checks() || !may_be_rts || context < 0) return;
   const Envelope envelope{static_cast<std::uint32_t>(context), status.MPI_SOURCE, status.MPI_TAG};
-  release_found(envelope, control_timeout_of(bytes), [&] { return open_offer(envelope, bytes); });
+  release_found(envelope, time_for_control_message(bytes), [&] { return open_offer(envelope, bytes); });
 }
 
 // --- receives --------------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   RendezvousReceiver(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::MessageId& id,
                      bool remote);
   friend Recognise recognise_offer;
-  static std::unique_ptr<RendezvousReceiver> recognise_short(const void* data, std::int64_t bytes, std::int64_t there);
+  static std::unique_ptr<RendezvousReceiver> recognise_named(const void* data, std::int64_t bytes, std::int64_t there);
   bool claim();
   bool may_fetch() const;
   bool fetch(const DeviceBuffer& into);

@@ -43,7 +43,7 @@ void prefetch(const Descriptor& descriptor) {
 
 std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64_t bytes) {
   if (!peer_may_be_rts(bytes)) return nullptr;
-  if (has_short_length(bytes)) return RendezvousReceiver::recognise_short(data, bytes, bytes);
+  if (has_short_length(bytes)) return RendezvousReceiver::recognise_named(data, bytes, bytes);
   RendezvousRequest head;
   std::memcpy(&head, data, sizeof head);
   if (head.mark != rts_mark || head.index < 0 || rts_bytes(head.index) != bytes) return nullptr;
@@ -62,7 +62,7 @@ std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64
       new RendezvousReceiver(*segment, descriptor, {head.index, head.generation}, remote));
 }
 
-std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_short(const void* data, std::int64_t bytes,
+std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_named(const void* data, std::int64_t bytes,
                                                                         std::int64_t there) {
   const NamedOffer named = named_offer(data, bytes, there);
   if (!named) return nullptr;
@@ -75,7 +75,7 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_short(const vo
 
 bool RendezvousReceiver::release_named(const void* data, std::int64_t bytes, std::int64_t there) {
   // What is recognised is destroyed at once, which releases the sender.
-  return peer_expects_short() && recognise_short(data, bytes, there) != nullptr;
+  return peer_expects_short() && recognise_named(data, bytes, there) != nullptr;
 }
 
 RendezvousReceiver::RendezvousReceiver(const Segment& segment, Descriptor& descriptor, const MessageId& id, bool remote)
