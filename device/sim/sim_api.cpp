@@ -213,6 +213,7 @@ int launch_default(int device, void (*kernel)(void*), const void* args, std::siz
 constexpr gpudt_sim_api_table table = {
     .version = GPUDT_SIM_API_VERSION,
     .device_count = device_count,
+    .in_use = [] { return Memory::existing() != nullptr ? 1 : 0; },
     .classify = classify,
     .device_range = device_range,
     .device_malloc = device_malloc,

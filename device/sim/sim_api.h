@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 9
+#define GPUDT_SIM_API_VERSION 10
 
 #define GPUDT_SIM_FIRST_BUS 0x10 /* the PCI bus of device 0; each device has one */
 
@@ -38,6 +38,7 @@ enum { gpudt_sim_handle_bytes = 64 }; /* CUDA_IPC_HANDLE_SIZE */
 struct gpudt_sim_api_table {
   int version;
   int (*device_count)(void);
+  int (*in_use)(void); /* 0: there has been no memory of a device yet */
   /* Never fails; unknown memory is gpudt_sim_host, with device -1. */
   enum gpudt_sim_kind (*classify)(const void* address, int* device);
   /* Kernels and copies reach device memory, which all lies in the `bytes` bytes from `begin`, `distance` bytes from

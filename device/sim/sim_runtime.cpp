@@ -105,6 +105,7 @@ class SimRuntime final : public Runtime {
 
   const char* name() const noexcept override { return "sim"; }
   bool works_on_host() const noexcept override { return true; }
+  bool in_use() noexcept override { return api_.in_use() != 0; }
 
   Location classify(const void* address) noexcept override {
     int device = -1;

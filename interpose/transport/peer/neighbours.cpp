@@ -225,12 +225,9 @@ void look_at(int rank, Route& route) {
   const Segment* const segment = reach(rank);
   const bool sharing = rank == world->rank || checks(segment);
   const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
-  const auto on_own_gpu = [&]() REQUIRES(world->mutex) {
-    return rank == world->rank || world->neighbours[static_cast<std::size_t>(rank)].shares_gpu;
-  };
   route.process = rank;
   route.receiver = sharing ? Receiver::sharing : other;
-  route.expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu());
+  route.expects_short = sharing && expects_short(*segment) && (world->forced || rank != world->rank);
 }
 
 bool has_room_for_host_data() {

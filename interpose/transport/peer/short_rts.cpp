@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/device.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -29,6 +30,14 @@ std::uint64_t mixed(std::uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
   value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
   return value ^ (value >> 31);
+}
+
+/// Whether there may be memory of a GPU in the process, as there is from the program's first call of CUDA on. To be
+/// known only before this process has decided.
+bool uses_gpu() {
+  static std::atomic<bool> known{false};
+  if (!known.load(std::memory_order_relaxed) && device::in_use()) known.store(true, std::memory_order_relaxed);
+  return known.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -78,9 +87,12 @@ void peer_decide_checked() {
 }
 
 bool peer_decide_unchecked(std::int64_t bytes) {
-  if (bytes < least_short) return true;
+  if (bytes < least_short || !peer_checks()) return true;
   ShortRts state = short_rts.load(std::memory_order_relaxed);
-  if (state == ShortRts::undecided) short_rts.compare_exchange_strong(state, ShortRts::ignored);
+  if (state == ShortRts::undecided) {
+    if (uses_gpu()) return false;
+    short_rts.compare_exchange_strong(state, ShortRts::ignored);
+  }
   return state != ShortRts::expected;
 }
 

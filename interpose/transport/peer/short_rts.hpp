@@ -7,10 +7,11 @@
 // length. Here no messages are counted: once a process has sent another one an ordinary message of such a length, or a
 // short one, it sends it no compact RTS of that length any more (plain_messages.cpp).
 //
-// Both kinds are sent only to processes that check all their receives for them. A process does so from its first
-// receive into device memory on (ShortRts::expected). But a nonblocking or persistent receive of 8 to 514 bytes into
-// host memory that MPI has got unchanged can no longer be checked. If a process has made such a receive before, it
-// never checks (ShortRts::ignored): short messages to it are staged, longer ones have an ordinary RTS.
+// Both kinds are sent only to processes that check all their receives for them. A process says so at its first receive
+// into device memory (ShortRts::expected). But a nonblocking or persistent receive of 8 to 514 bytes into host memory
+// that MPI has got unchanged can no longer be checked. Processes that use a GPU have all of these checked. If a process
+// has made such a receive before its first call of CUDA, it never checks (ShortRts::ignored), so that programs without
+// a GPU pay nothing: short messages to it are staged, longer ones have an ordinary RTS.
 #pragma once
 
 #include <atomic>
@@ -59,8 +60,8 @@ bool may_name_offer(const void* data);
 /// Processes of a higher rank send no such RTS.
 inline constexpr int short_rts_ranks = 1 << 20;
 
-/// Whether this process checks for such RTS. Its first receive decides: into device memory (expected), or into host
-/// memory by a receive that cannot be checked (ignored).
+/// Whether this process checks for such RTS: decided by its first receive into device memory (expected), or into host
+/// memory that cannot be checked (ignored).
 enum class ShortRts : std::uint8_t { undecided, ignored, expected };
 extern std::atomic<ShortRts> short_rts;
 
@@ -77,8 +78,8 @@ inline void peer_receives_on_device() {
   if (peer::short_rts.load(std::memory_order_relaxed) == peer::ShortRts::undecided) peer_decide_checked();
 }
 /// Whether MPI may get a nonblocking or persistent receive into host memory unchanged; `bytes`: its length, less than
-/// that of an ordinary RTS. If this process was undecided and the receive has room for an RTS, the process ignores such
-/// RTS from now on; the caller must then pass the receive to MPI.
+/// that of an ordinary RTS. If this process was undecided and uses no GPU yet, and the receive has room for an RTS, the
+/// process ignores such RTS from now on; the caller must then pass the receive to MPI.
 bool peer_decide_unchecked(std::int64_t bytes);
 inline bool peer_may_pass_unchecked(std::int64_t bytes) {
   return peer::short_rts.load(std::memory_order_relaxed) == peer::ShortRts::ignored || peer_decide_unchecked(bytes);
