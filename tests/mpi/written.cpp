@@ -51,6 +51,7 @@ TEST_CASE("data that others can map are fetched", "[.][written]") {
     const long long before = written();
     send_again({one, 1, from, one, 1, Place::device}, receive_modes[0], tag_of_written,
                [](int sent) { return sent == few_sent; });
-    CHECK(written() == before);
+    // One of two processes that share a GPU writes (the test "one-gpu").
+    if (gpu_count() > 1) CHECK(written() == before);
   }
 }
