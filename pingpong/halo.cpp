@@ -21,7 +21,7 @@ struct Options : RunOptions {
   std::vector<int> grid = {0, 0, 0};
 };
 
-const std::vector<std::string> all_ways = {"mpi", "persistent", "joined", "neighbour", "memcpy2d", "kernel"};
+const std::vector<std::string> all_ways = {"mpi", "persistent", "joined", "neighbour", "started", "memcpy2d", "kernel"};
 constexpr const char* reference_way = "memcpy2d";
 constexpr double untouched = -1;  // what stands in the halo before an exchange
 
@@ -30,6 +30,8 @@ constexpr const char* ways_help = R"(Ways:
   persistent the same as persistent requests: MPI_Startall and MPI_Waitall
   joined     one message to each neighbour, whose type is the struct of all pieces for it
   neighbour  one MPI_Neighbor_alltoallw with the same types
+  started    the same as a persistent request: MPI_Start and MPI_Wait (not over MPI libraries without persistent
+             collectives)
   memcpy2d   cudaMemcpy2DAsync to pinned memory and back, and the same messages from there
   kernel     the same with hand-written kernels, one for each piece (not on the simulated device)
 The processes form a torus. The column /hand is the median divided by that of memcpy2d.
@@ -127,7 +129,7 @@ void measure_side(Contest& contest, const ProcessGrid& grid, int side, const Opt
 int run(const Options& options, int rank) {
   const Machine machine = examine_machine(rank);
   Contest contest("gpudt-halo", options, machine, rank, {{"block", 8, true}, {"bytes", 10}}, reference_way);
-  const std::vector<std::string> ways = contest.possible_ways({"mpi", "persistent", "joined", "neighbour"});
+  const std::vector<std::string> ways = contest.possible_ways({"mpi", "persistent", "joined", "neighbour", "started"});
   use_gpu(machine);
   const ProcessGrid grid(options.grid, true);
   contest.print_head();

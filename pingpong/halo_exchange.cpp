@@ -1,5 +1,12 @@
 #include "pingpong/halo_exchange.hpp"
 
+#if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)
+#define GPUDT_NEIGHBOR_ALLTOALLW_INIT MPI_Neighbor_alltoallw_init
+#elif defined(GPUDT_MPIX_PERSISTENT_COLLECTIVES)
+#include <mpi-ext.h>
+#define GPUDT_NEIGHBOR_ALLTOALLW_INIT MPIX_Neighbor_alltoallw_init
+#endif
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -144,7 +151,7 @@ class JoinedExchange final : public HaloExchange {
 };
 
 /// Where one rank is the neighbour in several directions, its messages match in the order of the pieces.
-class NeighbourExchange final : public HaloExchange {
+class NeighbourExchange : public HaloExchange {
  public:
   explicit NeighbourExchange(const Halo& halo) {
     std::vector<int> sources, destinations;
@@ -171,10 +178,51 @@ class NeighbourExchange final : public HaloExchange {
                            receive_.counts.data(), receive_.displs.data(), receive_.types.data(), graph_);
   }
 
- private:
+ protected:
   Pieces send_, receive_;
   MPI_Comm graph_ = MPI_COMM_NULL;
 };
+
+#if defined(GPUDT_NEIGHBOR_ALLTOALLW_INIT)
+/// The same as a persistent request.
+class StartedExchange final : public NeighbourExchange {
+ public:
+  using NeighbourExchange::NeighbourExchange;
+  StartedExchange(const StartedExchange&) = delete;
+  StartedExchange& operator=(const StartedExchange&) = delete;
+  ~StartedExchange() override { free_request(); }
+
+  void run(void* block) override {
+    if (block != block_) prepare(block);
+    MPI_Start(&request_);
+    MPI_Wait(&request_, MPI_STATUS_IGNORE);
+  }
+
+ private:
+  void free_request() {
+    if (request_ != MPI_REQUEST_NULL) MPI_Request_free(&request_);
+  }
+
+  void prepare(void* block) {
+    free_request();
+    GPUDT_NEIGHBOR_ALLTOALLW_INIT(block, send_.counts.data(), send_.displs.data(), send_.types.data(), block,
+                                  receive_.counts.data(), receive_.displs.data(), receive_.types.data(), graph_,
+                                  MPI_INFO_NULL, &request_);
+    block_ = block;
+  }
+
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  void* block_ = nullptr;  ///< of the request
+};
+#endif
+
+std::unique_ptr<HaloExchange> make_started_exchange([[maybe_unused]] const Halo& halo) {
+#if defined(GPUDT_NEIGHBOR_ALLTOALLW_INIT)
+  return std::make_unique<StartedExchange>(halo);
+#else
+  return nullptr;
+#endif
+}
 
 using MoverFactory = std::function<std::unique_ptr<Mover>(const Message&)>;
 
@@ -331,6 +379,7 @@ std::int64_t Halo::bytes() const {
 std::unique_ptr<HaloExchange> make_exchange(const Halo& halo, const std::string& way) {
   if (way == "mpi") return std::make_unique<TypedExchange>(halo);
   if (way == "neighbour") return std::make_unique<NeighbourExchange>(halo);
+  if (way == "started") return make_started_exchange(halo);
   if (way == "persistent") return std::make_unique<PersistentExchange>(halo);
   if (way == "joined") return std::make_unique<JoinedExchange>(halo);
   return make_staged_exchange(halo, way);
