@@ -63,6 +63,11 @@ const char* runtime_name() noexcept {
   return engine ? engine->runtime().name() : "none";
 }
 
+bool loads_lazily() noexcept {
+  const Engine* const engine = process_engine.load(std::memory_order_acquire);
+  return engine != nullptr && engine->runtime().loads_lazily();
+}
+
 Staging acquire(StagingKind kind, int ordinal, std::size_t bytes) {
   return engine_for(ordinal).staging().acquire(kind, ordinal, bytes);
 }

@@ -44,6 +44,9 @@ void stop() noexcept;
 
 /// "cuda", "sim" or "none".
 const char* runtime_name() noexcept;
+/// Whether the first launch of a kernel of the program's may load it, for which CUDA may wait until all streams are
+/// idle.
+bool loads_lazily() noexcept;
 
 /// Whether the legacy default stream has nothing to do.
 bool default_stream_idle(int ordinal);

@@ -28,6 +28,7 @@ std::unique_ptr<const Driver> load_driver(std::string& why) {
                         find(library, "cuStreamGetCtx", driver->stream_get_ctx) &&
                         find(library, "cuCtxGetDevice", driver->ctx_get_device) &&
                         find(library, "cuDeviceGetUuid_v2", driver->device_get_uuid) &&
+                        find(library, "cuModuleGetLoadingMode", driver->module_get_loading_mode) &&
                         find(library, "cuMemRetainAllocationHandle", driver->mem_retain_allocation_handle) &&
                         find(library, "cuMemExportToShareableHandle", driver->mem_export_to_shareable_handle) &&
                         find(library, "cuMemImportFromShareableHandle", driver->mem_import_from_shareable_handle) &&

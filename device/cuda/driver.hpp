@@ -20,6 +20,7 @@ struct Driver {
   CUresult (*stream_get_ctx)(CUstream, CUcontext*);
   CUresult (*ctx_get_device)(CUdevice*);
   CUresult (*device_get_uuid)(CUuuid*, CUdevice);
+  CUresult (*module_get_loading_mode)(CUmoduleLoadingMode*);
   CUresult (*mem_retain_allocation_handle)(CUmemGenericAllocationHandle*, void*);
   CUresult (*mem_export_to_shareable_handle)(void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
                                              unsigned long long);

@@ -155,6 +155,11 @@ bool CudaRuntime::in_use() noexcept {
   return got != CUDA_ERROR_NOT_INITIALIZED;
 }
 
+bool CudaRuntime::loads_lazily() noexcept {
+  CUmoduleLoadingMode mode{};
+  return driver_->module_get_loading_mode(&mode) == CUDA_SUCCESS && mode == CU_MODULE_LAZY_LOADING;
+}
+
 bool CudaRuntime::can_access_peer(int ordinal, int peer) {
   int can = 0;
   check(cudaDeviceCanAccessPeer(&can, ordinal, peer), "cudaDeviceCanAccessPeer");

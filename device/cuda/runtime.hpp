@@ -91,6 +91,7 @@ class CudaRuntime final : public Runtime {
     return std::size_t{2} << 20;  // the driver reserves addresses for GPUs in multiples of its pages
   }
   bool in_use() noexcept override;
+  bool loads_lazily() noexcept override;
   int find_gpu(const GpuId& id) noexcept override;
   std::vector<VisibleGpu> visible_gpus() override;
   bool can_access_peer(int ordinal, int peer) override;

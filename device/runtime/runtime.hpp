@@ -82,6 +82,8 @@ class Runtime {
   virtual std::size_t granule() const noexcept = 0;
   /// False if there can be no GPU's memory in the process yet.
   virtual bool in_use() noexcept { return true; }
+  /// Whether the program's kernels may be loaded when they are first launched, which may wait for its streams.
+  virtual bool loads_lazily() noexcept { return false; }
   /// The ordinal of the GPU with this id; -1 if this process does not see it. Creates no context.
   virtual int find_gpu(const GpuId& id) noexcept = 0;
   /// All GPUs that this process sees, by ordinal. Creates no context.

@@ -1,6 +1,7 @@
 // MPI in streams of a GPU (include/gpudt_streams.h), but for the functions that enqueue an operation: these are
 // generated (scripts/generate/streams.py). Each of them keeps its arguments and, when its stream comes to it, is the
 // library's nonblocking function of that name.
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
+#include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/device_buffer.hpp"
 
@@ -68,6 +70,17 @@ void need(const void* place, const char* what) {
   if (place == nullptr) throw MpiError(MPI_ERR_ARG, std::string("argument ") + what + " is null");
 }
 
+/// Once: programs that are linked to these functions load theirs at the start (prepare_for_streams()).
+void warn_of_lazy_loading() {
+  static const bool lazy = device::loads_lazily();
+  static std::atomic<bool> said{false};
+  if (lazy && !said.exchange(true))
+    log_warning(
+        "MPIX_Stream_create: CUDA loads kernels when they are first launched, and may then wait for ever for "
+        "operations "
+        "that are enqueued before. Set CUDA_MODULE_LOADING=EAGER, or launch each kernel once before");
+}
+
 int create(MPI_Info info, MPIX_Stream* stream) {
   need(stream, "stream");
   if (info_value(info, "type") != "cudaStream_t")
@@ -76,6 +89,7 @@ int create(MPI_Info info, MPIX_Stream* stream) {
     throw MpiError(MPI_ERR_OTHER, "there is no GPU, or gpudt is off");
   void* const handle = stream_in(info_value(info, "value"));
   need_threads();
+  warn_of_lazy_loading();
   auto made = std::make_shared<ProgramStream>(handle);
   service_add(made, {MPI_Testsome, MPI_Cancel, MPI_Request_free});
   *stream = make_stream_handle(std::move(made));

@@ -187,18 +187,22 @@ extern "C" void gpudt_find_mpi() {
 
 namespace {
 
-/// Streams that share a connection to the GPU wait for each other, also for a stream that waits for the host: where the
-/// program enqueues operations in its streams, there are as many connections as CUDA has, unless the user says how
-/// many.
-void ask_for_connections() {
-  if (gpudt::interpose::makes_streams()) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+/// Where the program enqueues operations in its streams, and the user says nothing else: as many connections to the GPU
+/// as CUDA has, since streams that share one wait for each other, also for a stream that waits for the host; and all
+/// kernels are loaded at the start. CUDA otherwise loads a kernel when it is first launched, for which it may wait
+/// until the operations before that launch are complete, and launches none of this library's kernels meanwhile: for
+/// ever.
+void prepare_for_streams() {
+  if (!gpudt::interpose::makes_streams()) return;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
 }
 
 /// Runs when the library is loaded. If the MPI library is not loaded yet, the first call fills the tables.
 __attribute__((constructor)) void find_mpi_at_once() {
   if (global_function(told_by) == nullptr) return;
   gpudt_find_mpi();
-  ask_for_connections();
+  prepare_for_streams();
 }
 
 }  // namespace
