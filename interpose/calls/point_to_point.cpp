@@ -20,7 +20,8 @@ std::shared_ptr<ReceiveWithRoom> matched_with_room(const MessageReceive& receive
   if (!received.is_rts() || count < 0) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(type);
   if (!info || count * info->layout().size() > ReceiveWithRoom::most_room) return nullptr;
-  return std::make_shared<ReceiveWithRoom>(buf, count, type, info);
+  auto payload = std::make_shared<ReceiveWithRoom>(buf, count, type, info);
+  return payload->is_divided() ? nullptr : payload;
 }
 
 /// What a receive of the message matches, as far as that is known. All messages from MPI_PROC_NULL may get one request,

@@ -24,7 +24,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 28;
+inline constexpr std::uint32_t peer_version = 29;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
@@ -66,7 +66,7 @@ inline constexpr bool is_plain(std::int64_t bytes) {
   return ordinary_rts.find(bytes) >= 0 || compact_rts.find(bytes) >= 0;
 }
 /// The shortest message with an ordinary RTS: every receive that is long enough for the message has room for the RTS.
-/// Of shorter messages only "short" ones (transport/peer/short_rts.hpp) are offered.
+/// Shorter ones have the RTS of short messages, or a compact one (transport/peer/short_rts.hpp).
 inline constexpr std::int64_t least_offered = longest_rts + 1;
 
 /// The RTS as MPI sends it; padded to rts_bytes(index).

@@ -60,7 +60,7 @@ struct Route {
   /// MPI is to have host memory: the message may be an RTS of a process of this node, or MPI reads the data on the
   /// host.
   bool host_memory_only = false;
-  /// The receiver looks for the RTS of short messages, and is another process unless GPUDT_PROTOCOL forces offers.
+  /// The receiver looks for the RTS of short messages.
   bool expects_short = false;
   std::size_t forward_max = 0;  ///< longest message, in bytes, that MPI is given in device memory; 0: any
   ForcedProtocol forced{};
@@ -94,9 +94,9 @@ constexpr Obstacle obstacle_to_offer(const Message& message, const Route& route)
   if (message.buffered) return "the send is buffered";
   if (message.divided) return "the buffer lies in several memories";
   if (message.bytes >= peer::least_offered) return nullptr;
-  if (!peer::has_short_length(message.bytes)) return "too short";
+  if (message.bytes < peer::least_short) return "too short";
   if (route.expects_short || route.receiver == Receiver::unseen) return nullptr;
-  return "too short: the receiver does not look for such messages, or is the sender";
+  return "too short: the receiver does not look for such messages";
 }
 
 constexpr Obstacle obstacle_to_shared(const Message& message, const Route& route) {

@@ -93,11 +93,10 @@ TEST_CASE("messages to processes that share memory are offered", "[datatype][cho
   CHECK(chosen(short_bytes, route) == Protocol::mapped_staging);
   CHECK(chosen(short_bytes + 1, route) == Protocol::peer);
   route.expects_short = true;  // RTS messages as short as what they stand for
-  for (const std::int64_t bytes : {peer::least_short, peer::shortest_rts - 1, peer::shortest_rts + 1, peer::most_short})
+  for (const std::int64_t bytes : {peer::least_short, peer::shortest_rts - 1, peer::shortest_rts,
+                                   peer::shortest_rts + 1, peer::most_short, short_bytes})
     CHECK(chosen(bytes, route) == Protocol::peer);
-  for (const std::int64_t bytes :
-       {peer::least_short - 1, peer::shortest_rts, peer::most_short - 1, peer::most_short + 1, short_bytes})
-    CHECK(chosen(bytes, route) == Protocol::mapped_staging);
+  CHECK(chosen(peer::least_short - 1, route) == Protocol::mapped_staging);
   route.expects_short = false;
   CHECK(chosen(very_long_bytes, route) == Protocol::peer);
   CHECK(choose({.bytes = long_bytes, .divided = true}, route) == Protocol::mapped_staging);
@@ -118,7 +117,7 @@ TEST_CASE("only long messages to other nodes go in fragments", "[datatype][choos
 
 TEST_CASE("the choice at every length and setting", "[datatype][choose]") {
   // "-" mapped staging, "d" direct or device staging, "p" peer or pipelined, "s" shared
-  const std::string staged = "------------", offered = "-----ppppppp", with_short = "-pp--ppppppp",
+  const std::string staged = "------------", offered = "-----ppppppp", with_short = "-ppppppppppp",
                     through_segment = "-----sssssss", fragments = "----------pp", fragments_forced = "-------ppppp";
   const ForcedProtocol free;
   struct Expected {
@@ -158,7 +157,7 @@ TEST_CASE("the choice at every length and setting", "[datatype][choose]") {
   }
   CHECK(chosen_by_length({.receiver = Receiver::sharing, .expects_short = true}) == with_short);
   CHECK(chosen_by_length({.receiver = Receiver::sharing, .expects_short = true, .forced = Protocol::shared}) ==
-        "-ss--sssssss");
+        "-sssssssssss");
   CHECK(chosen_by_length({.receiver = Receiver::remote, .expects_short = true}) == fragments);
   CHECK(chosen_by_length({.mpi_takes_device_memory = true}) == "dddddddddddd");
   CHECK(chosen_by_length({.mpi_takes_device_memory = true, .forward_max = peer::longest_buffered}) == "ddddddd-----");

@@ -36,8 +36,8 @@ namespace {
 
 /// Not while another thread has an RTS of this length that it has not given to MPI: this message's could reach MPI
 /// before, and a probe would confuse the two.
-bool is_usable(int index, int rank, const Envelope& envelope) REQUIRES(world->mutex) {
-  if (plain_under_way(rank, index)) return false;
+bool is_usable(int index, int rank, const Envelope& envelope, bool compact) REQUIRES(world->mutex) {
+  if (plain_under_way(rank, index) || (compact && !may_be_compact(rank, index))) return false;
   if (!peer_has_threads()) return true;
   const Segment* const receiver = reach(rank);
   const int lengths = receiver != nullptr && expects_short(*receiver) ? compact_rts.number : rts_lengths;
@@ -45,12 +45,12 @@ bool is_usable(int index, int rank, const Envelope& envelope) REQUIRES(world->mu
 }
 
 /// The index of a usable one in [begin, end), or -1.
-int idle_descriptor(int rank, const Envelope& envelope, int begin, int end) REQUIRES(world->mutex) {
+int idle_descriptor(int rank, const Envelope& envelope, bool compact, int begin, int end) REQUIRES(world->mutex) {
   std::bitset<rts_lengths> unusable;
   for (int index = world->idle.next(begin); index < end; index = world->idle.next(index + 1)) {
     const auto length = static_cast<std::size_t>(index % rts_lengths);
     if (unusable.test(length)) continue;
-    if (is_usable(index, rank, envelope)) return index;
+    if (is_usable(index, rank, envelope, compact)) return index;
     unusable.set(length);
   }
   return -1;
@@ -58,10 +58,10 @@ int idle_descriptor(int rank, const Envelope& envelope, int begin, int end) REQU
 
 /// idle_descriptor() in [begin, end). Prefers the first descriptors_at_a_time, and takes them round-robin, so that each
 /// keeps its description as long as possible.
-int idle_in_turn(int rank, const Envelope& envelope, int begin, int end) REQUIRES(world->mutex) {
-  int index =
-      idle_descriptor(rank, envelope, std::max(begin, world->search_from), std::min(end, descriptors_at_a_time));
-  if (index < 0) index = idle_descriptor(rank, envelope, begin, end);
+int idle_in_turn(int rank, const Envelope& envelope, bool compact, int begin, int end) REQUIRES(world->mutex) {
+  int index = idle_descriptor(rank, envelope, compact, std::max(begin, world->search_from),
+                              std::min(end, descriptors_at_a_time));
+  if (index < 0) index = idle_descriptor(rank, envelope, compact, begin, end);
   if (index >= 0) world->search_from = (index + 1) % descriptors_at_a_time;
   return index;
 }
@@ -84,14 +84,16 @@ std::size_t free_descriptors() {
   return world->idle.count() + static_cast<std::size_t>(to_be_made);
 }
 
-int take_descriptor(int rank, const Envelope& envelope, bool remote, int preferred) {
+int take_descriptor(int rank, const Envelope& envelope, bool remote, bool compact, int preferred) {
   reclaim_descriptors();
   // Some of the descriptors that images have are left for messages to other nodes.
   const int begin = world->remote && !remote ? kept_for_remote : 0;
   const int end = remote ? descriptors_at_a_time : descriptor_count;
   const bool prefers = preferred >= begin && preferred < end && world->idle.has(preferred);
-  int index = prefers && is_usable(preferred, rank, envelope) ? preferred : idle_in_turn(rank, envelope, begin, end);
-  if (index < 0 && !remote && make_descriptors()) index = idle_descriptor(rank, envelope, begin, end);
+  int index = prefers && is_usable(preferred, rank, envelope, compact)
+                  ? preferred
+                  : idle_in_turn(rank, envelope, compact, begin, end);
+  if (index < 0 && !remote && make_descriptors()) index = idle_descriptor(rank, envelope, compact, begin, end);
   if (index < 0) return -1;
   world->idle.take(index);
   Descriptor& descriptor = (*world->own)->descriptor(index);
@@ -122,7 +124,7 @@ bool is_unreceived(const Descriptor& descriptor, const Envelope& envelope) {
 
 /// is_unreceived() for a message with an ordinary RTS, or a compact one.
 bool is_meant(const Descriptor& descriptor, const Envelope& envelope, bool compact) {
-  return is_unreceived(descriptor, envelope) && descriptor.bytes >= least_offered &&
+  return is_unreceived(descriptor, envelope) && !has_short_length(descriptor.bytes) &&
          (descriptor.compact != 0) == compact;
 }
 

@@ -23,8 +23,10 @@ void reclaim_descriptors() REQUIRES(world->mutex);
 std::size_t free_descriptors() REQUIRES(world->mutex);
 /// Takes an idle descriptor for a message to process `rank`; -1 if there is none, or if each one's RTS is as long as a
 /// plain message under way, or as an RTS that another thread is giving to MPI. `remote`: the process shares no memory
-/// with this one. `preferred`: the one to take if it is idle and usable; negative: none.
-int take_descriptor(int rank, const Envelope& envelope, bool remote, int preferred) REQUIRES(world->mutex);
+/// with this one. `compact`: only one whose compact RTS may be sent there. `preferred`: the one to take if it is idle
+/// and usable; negative: none.
+int take_descriptor(int rank, const Envelope& envelope, bool remote, bool compact, int preferred)
+    REQUIRES(world->mutex);
 /// Returns the descriptor of a send that has ended. `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
 

@@ -133,7 +133,7 @@ Refusals& PeerProcess::refusals_of(const Traffic& traffic) {
   if (!refusals) refusals = std::make_unique<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>>();
   // Short messages have a back-off of their own: a late receiver counts as a refusal of these, since staging would have
   // been faster. So have long ones, which alone are copied into pinned host memory.
-  const std::size_t by_length = has_short_length(traffic.bytes) ? 1 : traffic.bytes >= least_through_segment ? 2 : 0;
+  const std::size_t by_length = traffic.bytes < least_offered ? 1 : traffic.bytes >= least_through_segment ? 2 : 0;
   return (*refusals)[backoffs_of_tag * (static_cast<std::size_t>(traffic.tag) % backoffs_by_tag) + by_length];
 }
 
@@ -227,7 +227,7 @@ void look_at(int rank, Route& route) {
   const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
   route.process = rank;
   route.receiver = sharing ? Receiver::sharing : other;
-  route.expects_short = sharing && expects_short(*segment) && (world->forced || rank != world->rank);
+  route.expects_short = sharing && expects_short(*segment);
 }
 
 bool has_room_for_host_data() {

@@ -366,7 +366,11 @@ Announced ReceiveWithRoom::announced(std::int64_t bytes) {
 }
 
 void ReceiveWithRoom::start_unpack(std::int64_t) {
-  if (receiver_) receiver_->start(info_->layout_ref(), count_, buf_);
+  if (!receiver_) return;
+  if (on_device_)
+    receiver_->start(operand_);
+  else
+    receiver_->start(info_->layout_ref(), count_, buf_);
 }
 
 void ReceiveWithRoom::deliver(std::int64_t bytes) const {

@@ -211,7 +211,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   bool is_willing(const peer::Segment& receiver);
   bool put();
   bool is_on_host() const { return operand_.ordinal < 0; }  ///< the data (from_host.hpp)
-  bool is_short() const { return peer::has_short_length(descriptor_.bytes); }
+  bool is_short() const { return descriptor_.bytes < peer::least_offered; }
   bool is_named() const { return is_short() || descriptor_.compact != 0; }  ///< the RTS is a ShortRequest
   bool may_be_buffered() const { return !remote_ && operand_.bytes() <= peer::longest_buffered; }
   bool note_what_receiver_found();  ///< true: both processes use one GPU
@@ -384,7 +384,7 @@ inline std::int64_t hidden_rts_room() {
 }
 
 /// A receive whose buffer is shorter than an RTS may be: MPI is given memory with room for one. The message of an RTS
-/// is fetched, into host memory; if it is too long, the receive is truncated and the sender released.
+/// is fetched; if it is too long, the receive is truncated and the sender released.
 class ReceiveWithRoom : public ReceivePayload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;
@@ -395,6 +395,8 @@ class ReceiveWithRoom : public ReceivePayload {
   void start_unpack(std::int64_t bytes) override;
   bool done() override { return !receiver_ || receiver_->done(); }
   void abandon() override { receiver_.reset(); }
+  /// Whether the buffer lies in several memories, into which nothing can be fetched.
+  bool is_divided() const { return operand_.division != nullptr; }
   /// Unpacks the first `bytes` bytes of an ordinary message into the program's buffer.
   void deliver(std::int64_t bytes) const;
 
@@ -405,7 +407,7 @@ class ReceiveWithRoom : public ReceivePayload {
   DeviceBuffer operand_{.use = Use::written};
   bool on_device_;
   alignas(peer::RendezvousRequest) mutable std::byte rts_[peer::longest_rts];
-  std::unique_ptr<RendezvousReceiver> receiver_;  ///< of a short message, into host memory
+  std::unique_ptr<RendezvousReceiver> receiver_;  ///< of a message that is not too long
 };
 
 /// Whether an RTS may come to a nonblocking receive into host memory; if not, MPI can have the receive unchanged.

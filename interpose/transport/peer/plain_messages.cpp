@@ -74,6 +74,11 @@ std::int64_t plain_bytes(int count, MPI_Datatype type) {
 
 namespace peer {
 
+bool some_may_be_compact(int rank) {
+  const auto& sent = world->neighbours[static_cast<std::size_t>(rank)].plain;
+  return !sent || !sent->compact.all();
+}
+
 bool may_be_compact(int rank, int index) {
   const auto& sent = world->neighbours[static_cast<std::size_t>(rank)].plain;
   return !sent || !sent->compact.test(static_cast<std::size_t>(index % compact_rts.number));

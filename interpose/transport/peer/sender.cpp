@@ -59,6 +59,21 @@ device::Transfer pack(const DeviceBuffer& from, const device::Staging& staging, 
                        static_cast<std::byte*>(staging.data()) + begin, {}, from.after);
 }
 
+/// Whether an RTS to process `rank` may be compact. Not to itself: MPI may cut off such an RTS, whose offer later
+/// probes would find (docs/mpi-faults.md).
+bool sends_compact(int rank) REQUIRES(world->mutex) {
+  if (rank == world->rank) return false;
+  const Segment* const receiver = reach(rank);
+  return receiver != nullptr && expects_short(*receiver) && some_may_be_compact(rank);
+}
+
+/// The descriptor that describes the operand already; negative if there is none, or if only others can have the compact
+/// RTS that may be sent.
+int preferred_descriptor(const DeviceBuffer& operand, int rank, bool compact) REQUIRES(world->mutex) {
+  const int index = descriptor_for(operand, rank);
+  return index >= 0 && compact && !may_be_compact(rank, index) ? -1 : index;
+}
+
 }  // namespace
 
 /// What a message needs to be offered.
@@ -99,13 +114,16 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     lock.lock();
   }
   if (message.on_host && !has_room_for_host_data()) return not_offered("no shared memory is left for fragments");
-  const int preferred = message.on_host ? -1 : descriptor_for(operand, rank);
-  int index = take_descriptor(rank, envelope, remote, preferred);
+  const bool only_compact = must_be_compact(message.bytes);
+  const bool compacts = !remote && !has_short_length(message.bytes) && sends_compact(rank);
+  if (only_compact && !compacts) return not_offered("it is as long as an RTS, and none of another length can be sent");
+  const int preferred = message.on_host ? -1 : preferred_descriptor(operand, rank, compacts);
+  int index = take_descriptor(rank, envelope, remote, only_compact, preferred);
   if (index < 0 && remote) {
     lock.unlock();
     receive_control_messages();  // which may free descriptors
     lock.lock();
-    index = take_descriptor(rank, envelope, remote, preferred);
+    index = take_descriptor(rank, envelope, remote, only_compact, preferred);
   }
   if (index < 0) {
     if (!message.on_host) report_fallback(Fallback::no_room);
@@ -113,9 +131,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
                                                : "others are under way that are as long as RTS messages would be");
   }
   if (!message.on_host) note_index(index, operand, rank);
-  // Not to itself: MPI may cut off such an RTS, whose offer later probes would find (docs/mpi-faults.md).
-  const bool compact = !remote && rank != world->rank && expects_short(*reach(rank)) && may_be_compact(rank, index);
-  (*world->own)->descriptor(index).compact = compact ? 1 : 0;
+  (*world->own)->descriptor(index).compact = compacts && may_be_compact(rank, index) ? 1 : 0;
   if (!remote) announce_offers(*reach(rank));
   PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
   const bool by_peer = protocol == Protocol::peer && rank != world->rank,

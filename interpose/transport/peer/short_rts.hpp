@@ -2,10 +2,11 @@
 // no ordinary RTS has. It is as long as the message, so that probes and statuses tell the right length, and names the
 // sender's descriptor in its first 8 bytes.
 //
-// A compact RTS has the same contents, but stands for a longer message. It has 33 to 95 bytes, which MPI moves in less
-// time than the 515 to 769 of an ordinary one. A probe finds its message as that of an ordinary RTS, by envelope and
-// length. Here no messages are counted: once a process has sent another one an ordinary message of such a length, or a
-// short one, it sends it no compact RTS of that length any more (plain_messages.cpp).
+// A compact RTS has the same contents, but stands for a longer message, from 515 bytes on. It has 33 to 95 bytes, which
+// MPI moves in less time than the 515 to 769 of an ordinary one; messages as long as an ordinary one have no other RTS,
+// since a receive may have room for no longer one. A probe finds its message as that of an ordinary RTS, by envelope
+// and length. Here no messages are counted: once a process has sent another one an ordinary message of such a length,
+// or a short one, it sends it no compact RTS of that length any more (plain_messages.cpp).
 //
 // Both kinds are sent only to processes that check all their receives for them. A process says so at its first receive
 // into device memory (ShortRts::expected). But a nonblocking or persistent receive of 8 to 514 bytes into host memory
@@ -28,6 +29,11 @@ inline constexpr std::int64_t least_short = sizeof(std::uint64_t);
 inline constexpr std::int64_t most_short = longest_rts - 1;
 constexpr bool has_short_length(std::int64_t bytes) {
   return bytes >= least_short && bytes <= most_short && rts_index(bytes) < 0;
+}
+
+/// Whether the RTS of a message of `bytes` bytes, if it has any, is compact.
+constexpr bool must_be_compact(std::int64_t bytes) {
+  return rts_index(bytes) >= 0;
 }
 
 /// The length of the RTS of the message that descriptor `index` describes.

@@ -308,7 +308,9 @@ inline bool plain_under_way(int rank, int index) REQUIRES(world->mutex) {
   const auto& sent = world->neighbours[static_cast<std::size_t>(rank)].plain;
   return sent && plain_of_length_under_way(*sent, rank, index);
 }
-/// Whether a compact RTS of descriptor `index` may be sent to process `rank`.
+/// Whether compact RTS of some descriptors may be sent to process `rank`, if it expects them.
+bool some_may_be_compact(int rank) REQUIRES(world->mutex);
+/// Whether one of descriptor `index` may.
 bool may_be_compact(int rank, int index) REQUIRES(world->mutex);
 /// Whether another thread is giving MPI an RTS with this envelope by one of the descriptors `first`, first + step ...:
 /// those whose RTS have one length, `step` being rts_lengths or compact_rts.number. Until MPI has it, its order with a
