@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <span>
 #include <thread>
 
@@ -94,6 +95,12 @@ bool same(const Numbers& numbers, const std::vector<double>& expected) {
 }
 
 }  // namespace
+
+TEST_CASE("CUDA has connections for all streams and loads kernels early where a program enqueues", "[streams]") {
+  if (host_only()) return;
+  CHECK(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") != nullptr);
+  CHECK(std::getenv("CUDA_MODULE_LOADING") != nullptr);
+}
 
 TEST_CASE("The queue of a stream is full before the first of its messages has begun", "[queue]") {
   if (!all_have_partners()) return;
