@@ -2,6 +2,7 @@
 // requests/sends.cpp and requests/receives.cpp.
 #include <optional>
 
+#include "base/recycled.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
@@ -9,19 +10,21 @@
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/staged.hpp"
+#include "interpose/transport/staged_receive.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
 /// A payload with room for an RTS, if the matched message is one and the receive may be too short for it; else null.
-/// MPI reports wrong arguments. May throw std::bad_alloc.
-std::shared_ptr<ReceiveWithRoom> matched_with_room(const MessageReceive& received, void* buf, int count,
-                                                   MPI_Datatype type) {
+/// MPI reports wrong arguments. May throw device::Error and std::bad_alloc.
+std::shared_ptr<ReceivePayload> matched_with_room(const char* call, const MessageReceive& received, void* buf,
+                                                  int count, MPI_Datatype type) {
   if (!received.is_rts() || count < 0) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(type);
   if (!info || count * info->layout().size() > ReceiveWithRoom::most_room) return nullptr;
-  auto payload = std::make_shared<ReceiveWithRoom>(buf, count, type, info);
-  return payload->is_divided() ? nullptr : payload;
+  DeviceBuffer operand{.use = Use::written};
+  if (!resolve_mapped(buf, count, type, call, operand)) return std::make_shared<ReceiveWithRoom>(buf, count, info);
+  return make_recycled<StagedReceive>(std::move(operand), ReceiveWithRoom::most_room);
 }
 
 /// What a receive of the message matches, as far as that is known. All messages from MPI_PROC_NULL may get one request,
@@ -33,7 +36,7 @@ Selects selects_of(const MessageReceive& received) {
 int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   constexpr const char* call = "MPI_Mrecv";
   const MessageReceive received(message);
-  const std::shared_ptr<ReceiveWithRoom> payload = matched_with_room(received, buf, count, type);
+  const std::shared_ptr<ReceivePayload> payload = matched_with_room(call, received, buf, count, type);
   const auto receive = [&](const Outgoing& into, MPI_Status* seen) {
     return PMPI_Mrecv(into.room(), into.count, into.type, message, seen);
   };
@@ -53,7 +56,7 @@ int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* 
   const auto start = [&](const Outgoing& into, MPI_Request* real) {
     return PMPI_Imrecv(into.room(), into.count, into.type, message, real);
   };
-  const std::shared_ptr<ReceiveWithRoom> payload = matched_with_room(received, buf, count, type);
+  const std::shared_ptr<ReceivePayload> payload = matched_with_room(call, received, buf, count, type);
   if (!payload)
     return receive_nonblocking(start, call, {buf, count, type}, received.owner(), selects_of(received), From{},
                                request);

@@ -115,7 +115,9 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     const CallOnTimeline on_timeline(began, point::send_entered, point::send_returned);
     if (!tells_refusal(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
     require_names(dest);
-    const auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi));
+    // Its receive is mostly still to come, until when an offer would be in vain.
+    const bool to_itself = operand.bytes() < peer::least_offered && peer_is_itself(comm, dest);
+    const auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi) || to_itself);
     payload->start_pack();
     engine_order(comm, dest);
     if (offers) return send_offer(pmpi, *payload, {dest, tag, comm});

@@ -39,7 +39,7 @@ struct Message {
   std::int64_t bytes = 0;
   bool contiguous = false;
   bool divided = false;   ///< among several memories
-  bool buffered = false;  ///< sent by MPI_Bsend or its variants
+  bool buffered = false;  ///< sent by MPI_Bsend or its variants, or short and by a blocking call to the process itself
   bool on_host = false;   ///< all data are in host memory (host_sender_for())
   /// Estimated time of packing it into device memory, if it is staged there (Protocol::device_staging); negative: it is
   /// staged in host memory, or the time is not known.
@@ -91,7 +91,7 @@ constexpr Obstacle obstacle_to_offer(const Message& message, const Route& route)
   if (route.forced == Protocol::mapped_staging) return "GPUDT_PROTOCOL";
   if (route.receiver == Receiver::none) return "not a message to one process";
   if (route.receiver == Receiver::unreachable) return "the receiver cannot be told about it";
-  if (message.buffered) return "the send is buffered";
+  if (message.buffered) return "the send is buffered, or blocking and to the process itself";
   if (message.divided) return "the buffer lies in several memories";
   if (message.bytes >= peer::least_offered) return nullptr;
   if (message.bytes < peer::least_short) return "too short";

@@ -91,7 +91,7 @@ std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program, bool
   if (!peer_wants_room(program.count * datatype::size_of(program.type), lasts)) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(program.type);
   if (!info) return nullptr;
-  return std::make_shared<ReceiveWithRoom>(program.room(), program.count, program.type, info, /*on_host=*/true);
+  return std::make_shared<ReceiveWithRoom>(program.room(), program.count, info);
 }
 
 std::shared_ptr<ReceivePayload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program, bool lasts) {

@@ -95,7 +95,7 @@ struct Sample {
 void each_message(const std::string& text, const std::function<void(const Sample&)>& body) {
   if (any_host_only() || !all_have_partners()) return;
   int number = 0;
-  for (const int bytes : {64, 4096, 300000, 5 << 20})
+  for (const int bytes : {64, 601, 4096, 300000, 5 << 20})
     for (const bool contiguous : {true, false}) {
       const Type type = contiguous ? plain(MPI_BYTE) : vector(bytes / 64, 8, 16, MPI_CHAR);
       const std::string line = text + " of " + std::to_string(bytes) + " B, " + type.text();

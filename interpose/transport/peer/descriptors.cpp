@@ -37,7 +37,7 @@ namespace {
 /// Not while another thread has an RTS of this length that it has not given to MPI: this message's could reach MPI
 /// before, and a probe would confuse the two.
 bool is_usable(int index, int rank, const Envelope& envelope, bool compact) REQUIRES(world->mutex) {
-  if (plain_under_way(rank, index) || (compact && !may_be_compact(rank, index))) return false;
+  if (compact ? !may_be_compact(rank, index) : plain_under_way(rank, index)) return false;
   if (!peer_has_threads()) return true;
   const Segment* const receiver = reach(rank);
   const int lengths = receiver != nullptr && expects_short(*receiver) ? compact_rts.number : rts_lengths;

@@ -90,6 +90,12 @@ bool expects_short(const Segment& receiver) {
   return receiver->expects_short.load(std::memory_order_acquire) != 0 && world->rank < short_rts_ranks;
 }
 
+bool sends_compact(int rank) {
+  if (rank == world->rank) return false;
+  const Segment* const receiver = reach(rank);
+  return receiver != nullptr && expects_short(*receiver) && some_may_be_compact(rank);
+}
+
 Segment* reach_remote(int rank) {
   Segment* const image = world->remote ? world->remote->image(rank) : nullptr;
   return checks(image) ? image : nullptr;
@@ -262,9 +268,13 @@ Protocol choose_known(const DeviceBuffer& operand, int rank, const Envelope& env
     message.packing_us = packing_us(operand);  // only for messages that need it, since it takes long
     protocol = choose(message, route);
   }
-  const bool offers = row_of(protocol).recognise != nullptr && protocol != Protocol::pipelined;
-  if (!offers || !hidden_messages_share_comm || expects(*reach(rank), envelope.context, message.bytes)) return protocol;
-  route.not_offered = "the receiver does not know the communicator";
+  if (row_of(protocol).recognise == nullptr || protocol == Protocol::pipelined) return protocol;
+  if (must_be_compact(message.bytes) && !sends_compact(rank))
+    route.not_offered = "it is as long as an RTS, and none of another length can be sent";
+  else if (hidden_messages_share_comm && !expects(*reach(rank), envelope.context, message.bytes))
+    route.not_offered = "the receiver does not know the communicator";
+  else
+    return protocol;
   return choose(message, route);
 }
 
@@ -288,6 +298,10 @@ std::chrono::microseconds control_timeout_for(int sender) {
 namespace gpudt::interpose {
 
 using namespace peer;
+
+bool peer_is_itself(MPI_Comm comm, int other) {
+  return world != nullptr && world_rank_of(comm, other) == world->rank;
+}
 
 Protocol expected_protocol(const DeviceBuffer& operand, const Destination& to, Message& message, Route& route) {
   if (!may_offer(to.comm)) {

@@ -345,13 +345,6 @@ void HostReceive::start_unpack(std::int64_t bytes) {
     datatype::unpack(info_->layout(), count_, buf_, 0, bytes, packed_.get());
 }
 
-ReceiveWithRoom::ReceiveWithRoom(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info,
-                                 bool on_host)
-    : buf_(buf),
-      count_(count),
-      info_(std::move(info)),
-      on_device_(!on_host && resolve_mapped(buf, count, type, "MPI_Mrecv", operand_)) {}
-
 Announced ReceiveWithRoom::announced(std::int64_t bytes) {
   const std::int64_t room = count_ * info_->layout().size(), delivered = std::min(bytes, room);
   receiver_ = recognise(rts_, bytes);
@@ -366,18 +359,11 @@ Announced ReceiveWithRoom::announced(std::int64_t bytes) {
 }
 
 void ReceiveWithRoom::start_unpack(std::int64_t) {
-  if (!receiver_) return;
-  if (on_device_)
-    receiver_->start(operand_);
-  else
-    receiver_->start(info_->layout_ref(), count_, buf_);
+  if (receiver_) receiver_->start(info_->layout_ref(), count_, buf_);
 }
 
 void ReceiveWithRoom::deliver(std::int64_t bytes) const {
-  if (!on_device_) return datatype::unpack(info_->layout(), count_, buf_, 0, bytes, rts_);
-  const device::Staging staging = device::acquire_packed(operand_.ordinal, most_room);
-  std::memcpy(staging.data(), rts_, static_cast<std::size_t>(bytes));
-  OperandTransfer(device::Direction::unpack, operand_, 0, bytes, staging.data(), staging.memory_kind()).wait();
+  datatype::unpack(info_->layout(), count_, buf_, 0, bytes, rts_);
 }
 
 bool peer_may_reach_host(int count, MPI_Datatype type) {
@@ -399,7 +385,7 @@ std::shared_ptr<ReceivePayload> peer_blocking_receive(void* buf, int count, MPI_
   if (!wants_room && datatype::basic_types.size(type) != 0 && !receives_bytes_alone()) return nullptr;
   const datatype::TypeInfoRef info = wants_room || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
   if (bytes > 0 && buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI reports it
-  if (wants_room) return info ? std::make_shared<ReceiveWithRoom>(buf, count, type, info, /*on_host=*/true) : nullptr;
+  if (wants_room) return info ? std::make_shared<ReceiveWithRoom>(buf, count, info) : nullptr;
   if (bytes < shortest_rts && !peer_expects_short())
     return nullptr;  // finish_host_receive() sees that an RTS was truncated
   std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type, apart);

@@ -98,6 +98,9 @@ inline bool peer_has_threads() {
 /// Whether `messages` hidden messages can be offered now.
 bool peer_has_room(std::size_t messages);
 
+/// Whether process `other` of `comm` is this one, and there are peer transfers.
+bool peer_is_itself(MPI_Comm comm, int other);
+
 /// To be called before an ordinary message is passed to MPI: those as long as an RTS are noted (plain_messages.cpp).
 /// May wait for another thread to give MPI an RTS. Arguments that MPI will reject do no harm.
 void peer_sends_plain(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
@@ -191,7 +194,16 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
 
  private:
   friend MakeSender make_offer;
-  struct Place;
+  /// What a message needs to be offered: place.cpp.
+  struct Place {
+    int world;
+    int index;
+    bool remote;               ///< the receiver shares no memory with this process
+    bool afar;                 ///< the receiver is another process, which presumably fetches what is offered
+    bool wanted_in_fragments;  ///< presumably it does not: packing data for that would be in vain
+  };
+  /// Takes a descriptor. No value if the message is to go another way, for a reason that is now in `message` or
+  /// `route`.
   static std::optional<Place> place_for(const DeviceBuffer& operand, const Destination& to, Message& message,
                                         Route& route);
   RendezvousSender(const Place& place, const DeviceBuffer& operand);
@@ -383,20 +395,18 @@ inline std::int64_t hidden_rts_room() {
   return hidden_messages_share_comm && peer_checks_hidden() ? peer::longest_rts : 0;
 }
 
-/// A receive whose buffer is shorter than an RTS may be: MPI is given memory with room for one. The message of an RTS
-/// is fetched; if it is too long, the receive is truncated and the sender released.
+/// A receive into host memory whose buffer is shorter than an RTS may be: MPI is given memory with room for one. The
+/// message of an RTS is fetched; if it is too long, the receive is truncated and the sender released.
 class ReceiveWithRoom : public ReceivePayload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;
-  /// May throw device::Error. `on_host`: the buffer is known to be in host memory.
-  ReceiveWithRoom(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info, bool on_host = false);
+  ReceiveWithRoom(void* buf, std::int64_t count, datatype::TypeInfoRef info)
+      : buf_(buf), count_(count), info_(std::move(info)) {}
   Outgoing message() const override { return {rts_, sizeof rts_, MPI_BYTE}; }
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
   bool done() override { return !receiver_ || receiver_->done(); }
   void abandon() override { receiver_.reset(); }
-  /// Whether the buffer lies in several memories, into which nothing can be fetched.
-  bool is_divided() const { return operand_.division != nullptr; }
   /// Unpacks the first `bytes` bytes of an ordinary message into the program's buffer.
   void deliver(std::int64_t bytes) const;
 
@@ -404,8 +414,6 @@ class ReceiveWithRoom : public ReceivePayload {
   void* const buf_;
   const std::int64_t count_;
   const datatype::TypeInfoRef info_;
-  DeviceBuffer operand_{.use = Use::written};
-  bool on_device_;
   alignas(peer::RendezvousRequest) mutable std::byte rts_[peer::longest_rts];
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< of a message that is not too long
 };

@@ -46,7 +46,8 @@ std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64
   if (has_short_length(bytes)) return RendezvousReceiver::recognise_named(data, bytes, bytes);
   RendezvousRequest head;
   std::memcpy(&head, data, sizeof head);
-  if (head.mark != rts_mark || head.index < 0 || rts_bytes(head.index) != bytes) return nullptr;
+  if (head.mark != rts_mark) return RendezvousReceiver::recognise_named(data, bytes, bytes);  // cut off
+  if (head.index < 0 || rts_bytes(head.index) != bytes) return nullptr;
   const bool remote = (head.flags & rts_remote) != 0;
   // Processes that send RTS messages have a segment or an image here: what others send are data, whatever their bytes.
   Segment* const segment = remote ? known_segment(head.sender) : segment_of_rts_sender(head.sender);

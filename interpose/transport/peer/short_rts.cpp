@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/device.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -59,7 +60,7 @@ bool may_name_offer(const void* data) {
 }
 
 NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there) {
-  if (!has_short_length(bytes) || there < least_short || !may_name_offer(data)) return {};
+  if (bytes < least_short || bytes > most_short || there < least_short || !may_name_offer(data)) return {};
   ShortRequest request{};
   const std::size_t known = std::min(static_cast<std::size_t>(there), sizeof request);
   std::memcpy(&request, data, known);
@@ -70,7 +71,9 @@ NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there)
   Descriptor& descriptor = (*segment)->descriptor(index);
   if (!descriptor.state.is_open() && descriptor.state.load() != State::failed) return {};
   const ShortRequest offered = short_request(**segment, index);
-  const bool meant = descriptor.destination == world->rank && length_of_rts(descriptor, index) == bytes &&
+  const std::int64_t length = length_of_rts(descriptor, index);
+  const bool cut_off = cuts_off_own_messages && rank == world->rank && bytes < length;
+  const bool meant = descriptor.destination == world->rank && (bytes == length || cut_off) &&
                      std::memcmp(&offered, &request, known) == 0;
   return meant ? NamedOffer{segment, &descriptor, index} : NamedOffer{};
 }

@@ -10,9 +10,9 @@
 //
 // Both kinds are sent only to processes that check all their receives for them. A process says so at its first receive
 // into device memory (ShortRts::expected). But a nonblocking or persistent receive of 8 to 514 bytes into host memory
-// that MPI has got unchanged can no longer be checked. Processes that use a GPU have all of these checked. If a process
-// has made such a receive before its first call of CUDA, it never checks (ShortRts::ignored), so that programs without
-// a GPU pay nothing: short messages to it are staged, longer ones have an ordinary RTS.
+// that MPI has got unchanged can no longer be checked. Once CUDA is initialised in a process, all of its receives are
+// checked. If it has made such a receive before, it never checks (ShortRts::ignored), so that programs without CUDA pay
+// nothing: short messages to it are staged, longer ones have an ordinary RTS.
 #pragma once
 
 #include <atomic>
@@ -51,8 +51,8 @@ struct ShortRequest {
 /// The RTS of the message that the owner of `image` offers in descriptor `index`.
 ShortRequest short_request(Image& image, int index);
 
-/// The offer that a received message of `bytes` bytes stands for; empty if it is no such RTS. `there`: the number of
-/// its bytes at `data`.
+/// The offer that a received message of `bytes` bytes stands for, or what MPI has left of an RTS of this process to
+/// itself (cuts_off_own_messages); empty if it is no such RTS. `there`: the number of its bytes at `data`.
 struct NamedOffer {
   Segment* segment = nullptr;
   Descriptor* descriptor = nullptr;

@@ -201,6 +201,9 @@ Segment* reach(int rank) REQUIRES(world->mutex);
 bool checks(const Segment* segment);
 /// Whether this process may send the owner of the segment the RTS of a short message, or a compact one (short_rts.hpp).
 bool expects_short(const Segment& receiver);
+/// Whether an RTS to process `rank` may be compact. Not to itself: MPI may cut off such an RTS, whose offer later
+/// probes would find (docs/mpi-faults.md).
+bool sends_compact(int rank) REQUIRES(world->mutex);
 /// The image of the segment of a process that shares no memory with this one, if that is known to check for RTS
 /// messages.
 Segment* reach_remote(int rank);
