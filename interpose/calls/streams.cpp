@@ -76,9 +76,8 @@ void warn_of_lazy_loading() {
   static std::atomic<bool> said{false};
   if (lazy && !said.exchange(true))
     log_warning(
-        "MPIX_Stream_create: CUDA loads kernels when they are first launched, and may then wait for ever for "
-        "operations "
-        "that are enqueued before. Set CUDA_MODULE_LOADING=EAGER, or launch each kernel once before");
+        "MPIX_Stream_create: CUDA loads a kernel when it is first launched, and may then wait for ever for operations "
+        "enqueued before. Set CUDA_MODULE_LOADING=EAGER, or launch each kernel once before");
 }
 
 int create(MPI_Info info, MPIX_Stream* stream) {

@@ -155,7 +155,13 @@ class WatchedReceives {
       erase(slot->receive);
       slot = slot_of(request);
     }
+    WatchedReceive* const before = used_ > 0 ? list_[used_ - 1] : nullptr;  // mostly the one that was posted before
+    const bool shares = before != nullptr && before->shares_buffer_with(buffer);
     *slot = {request, std::construct_at(list_[used_], request, std::move(buffer), owner, used_)};
+    if (shares) {
+      before->shares_buffer_.store(true, std::memory_order_relaxed);
+      list_[used_]->shares_buffer_.store(true, std::memory_order_relaxed);
+    }
     ++used_;
   }
 
@@ -288,7 +294,7 @@ bool WatchedReceive::is_settled(std::int64_t bytes) const {
 
 /// Replaces the receive by an operation whose message has arrived; the engine finds out whether it is an RTS.
 void WatchedReceive::replace(int code, const MPI_Status& status, std::int64_t bytes, bool cancelled) {
-  std::unique_ptr<Operation> operation = as_operation();
+  std::unique_ptr<Operation> operation = as_operation(&status);
   operation->arrived = {status.MPI_SOURCE, status.MPI_TAG, bytes};
   operation->cancelled = cancelled;
   operation->context = request_context(request_);
@@ -301,13 +307,23 @@ void WatchedReceive::replace(int code, const MPI_Status& status, std::int64_t by
   reserved.submit(/*issued=*/true, &stand_in_);
 }
 
-std::unique_ptr<Operation> WatchedReceive::as_operation() const {
+bool WatchedReceive::shares_buffer_with(const WatchedBuffer& other) const {
+  const Outgoing &own = buffer_.program, &its = other.program;
+  return own.data != MPI_BOTTOM && own.data == its.data && own.type == its.type && !buffer_.with_room;
+}
+
+/// `status`: of the message, if one has arrived.
+std::unique_ptr<Operation> WatchedReceive::as_operation(const MPI_Status* status) const {
   std::shared_ptr<ReceivePayload> payload = buffer_.with_room;
   if (!payload) {
     const Outgoing& program = buffer_.program;
     auto in_place = std::make_shared<HostReceive>(program.room(), program.count, program.type,
                                                   buffer_.info ? buffer_.info : datatype::type_info(program.type));
     in_place->came_in_place();
+    const std::int64_t context =
+        owner_.comm != MPI_COMM_NULL ? std::int64_t{context_of(owner_.comm)} : request_context(request_);
+    if (status != nullptr && context >= 0 && shares_buffer_.load(std::memory_order_relaxed))
+      in_place->know_by({static_cast<std::uint32_t>(context), status->MPI_SOURCE, status->MPI_TAG});
     payload = std::move(in_place);
   }
   auto operation = std::make_unique<Operation>();

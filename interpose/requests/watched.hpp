@@ -69,13 +69,17 @@ class WatchedReceive {
   void resolve(int code, const MPI_Status& status);
   void replace(int code, const MPI_Status& status, std::int64_t bytes, bool cancelled);
   bool is_settled(std::int64_t bytes) const;
-  std::unique_ptr<Operation> as_operation() const;
+  std::unique_ptr<Operation> as_operation(const MPI_Status* status = nullptr) const;
+  bool shares_buffer_with(const WatchedBuffer& other) const;
   void forget_comm(MPI_Comm comm, const std::shared_ptr<const KeptHandler>& kept);
 
   const MPI_Request request_;
   MPI_Request stand_in_ = MPI_REQUEST_NULL;
   std::atomic<State> state_{State::pending};
   std::atomic<bool> looking_{false};  ///< a thread checks it
+  /// Another was pending for the same data. MPI forbids that, but programs that measure do so: then what is found there
+  /// may be another's RTS.
+  std::atomic<bool> shares_buffer_{false};
   std::size_t place_;
   WatchedBuffer buffer_;
   ErrorOwner owner_;

@@ -179,6 +179,13 @@ Offered oldest_offer(int sender, const Envelope& envelope) {
                    [&](const Descriptor& descriptor) { return is_unreceived(descriptor, envelope); });
 }
 
+Offered next_offer(Segment* segment, const Envelope& envelope, std::int64_t rts_length) {
+  return oldest_of(segment, 0, 1, [&](const Descriptor& descriptor) {
+    return is_unreceived(descriptor, envelope) &&
+           length_of_rts(descriptor, (*segment)->index_of(descriptor)) == rts_length;
+  });
+}
+
 bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes) {
   bool found = false;
   for_each_descriptor(reach_sender(sender), 0, 1, [&](const Descriptor& descriptor, int index) {

@@ -45,6 +45,9 @@ Offered open_offer(const Envelope& envelope, std::int64_t rts_length);
 /// The oldest open offer of process `sender` of this node with this envelope whose RTS has not been received. Unlike
 /// open_offer() it also finds offers of short messages.
 Offered oldest_offer(int sender, const Envelope& envelope);
+/// The oldest open offer of the owner of `segment`, which may be null, with this envelope whose RTS has not been
+/// received and has `rts_length` bytes, whatever its kind.
+Offered next_offer(Segment* segment, const Envelope& envelope, std::int64_t rts_length);
 /// Whether an open offer of process `sender` with this envelope has an unreceived RTS of `bytes` bytes.
 bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes);
 /// Whether process `sender` may have sent an ordinary RTS of this envelope and length, even if it has withdrawn it

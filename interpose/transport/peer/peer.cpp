@@ -325,10 +325,18 @@ Announced HostReceive::announced(std::int64_t bytes) {
   const std::int64_t room = this->bytes();
   // MPI may return a length greater than the buffer's.
   if (!peer_may_be_rts(bytes) || bytes > room) return {std::min(bytes, room)};
+  receiver_ = recognised(bytes);
+  return receiver_ ? receiver_->announced(room) : Announced{bytes};
+}
+
+std::unique_ptr<RendezvousReceiver> HostReceive::recognised(std::int64_t bytes) const {
+  if (envelope_) {
+    auto next = RendezvousReceiver::recognise_next(*envelope_, bytes);
+    if (next || !world->remote) return next;  // else it may have come from another node
+  }
   alignas(RendezvousRequest) std::byte head[sizeof(RendezvousRequest)];
   if (!packed_) datatype::pack(info_->layout(), count_, buf_, 0, std::min<std::int64_t>(bytes, sizeof head), head);
-  receiver_ = recognise(packed_ ? packed_.get() : head, bytes);
-  return receiver_ ? receiver_->announced(room) : Announced{bytes};
+  return recognise(packed_ ? packed_.get() : head, bytes);
 }
 
 bool HostReceive::truncated(std::int64_t bytes) {

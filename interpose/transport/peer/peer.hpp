@@ -269,6 +269,9 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   /// For a message of `bytes` bytes that was too long for a receive, its first `there` bytes at `data`: releases the
   /// sender if it is the RTS of a short message, or a compact one. Returns whether it is.
   static bool release_named(const void* data, std::int64_t bytes, std::int64_t there);
+  /// The message of the oldest RTS of `rts_length` bytes with this envelope that has not been received, on this node;
+  /// null if there is none. For a receive whose data another message may have overwritten.
+  static std::unique_ptr<RendezvousReceiver> recognise_next(const peer::Envelope& envelope, std::int64_t rts_length);
   /// Gives up what is not done, and releases the sender.
   ~RendezvousReceiver();
   Announced announced(std::int64_t capacity) const;
@@ -359,9 +362,12 @@ class HostReceive : public ReceivePayload {
     packed_.reset();
     bytes_at_ = nullptr;
   }
+  /// What is in the buffer may be another message: an RTS is to be known by its envelope and length.
+  void know_by(const peer::Envelope& envelope) { envelope_ = envelope; }
 
  private:
   std::int64_t bytes() const { return count_ * info_->layout().size(); }
+  std::unique_ptr<RendezvousReceiver> recognised(std::int64_t bytes) const;
 
   void* buf_;
   int count_;
@@ -369,6 +375,7 @@ class HostReceive : public ReceivePayload {
   datatype::TypeInfoRef info_;
   std::byte* bytes_at_ = nullptr;
   std::unique_ptr<std::byte[]> packed_;
+  std::optional<peer::Envelope> envelope_;
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
 

@@ -74,6 +74,20 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_named(const vo
       new RendezvousReceiver(*named.segment, *named.descriptor, id, /*remote=*/false));
 }
 
+std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_next(const Envelope& envelope,
+                                                                       std::int64_t rts_length) {
+  for (int rank = 0; rank < world->ranks; ++rank) {
+    Segment* const segment = reach_sender(rank);
+    const Offered offered = next_offer(segment, envelope, rts_length);
+    if (!offered) continue;
+    const MessageId id{offered.index, offered.descriptor->generation};
+    mark_matched(*offered.descriptor);
+    return std::unique_ptr<RendezvousReceiver>(
+        new RendezvousReceiver(*segment, *offered.descriptor, id, /*remote=*/false));
+  }
+  return nullptr;
+}
+
 bool RendezvousReceiver::release_named(const void* data, std::int64_t bytes, std::int64_t there) {
   // What is recognised is destroyed at once, which releases the sender.
   return peer_expects_short() && recognise_named(data, bytes, there) != nullptr;
