@@ -286,6 +286,9 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   RendezvousReceiver(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::MessageId& id,
                      bool remote);
   friend Recognise recognise_offer;
+  /// This process has got the RTS of the descriptor, one of this node.
+  static std::unique_ptr<RendezvousReceiver> match(const peer::Segment& segment, peer::Descriptor& descriptor,
+                                                   int index);
   static std::unique_ptr<RendezvousReceiver> recognise_named(const void* data, std::int64_t bytes, std::int64_t there);
   bool claim();
   bool may_fetch() const;

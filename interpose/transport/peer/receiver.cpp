@@ -63,15 +63,19 @@ std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64
       new RendezvousReceiver(*segment, descriptor, {head.index, head.generation}, remote));
 }
 
+std::unique_ptr<RendezvousReceiver> RendezvousReceiver::match(const Segment& segment, Descriptor& descriptor,
+                                                              int index) {
+  const MessageId id{index, descriptor.generation};
+  mark_matched(descriptor);
+  return std::unique_ptr<RendezvousReceiver>(new RendezvousReceiver(segment, descriptor, id, /*remote=*/false));
+}
+
 std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_named(const void* data, std::int64_t bytes,
                                                                         std::int64_t there) {
   const NamedOffer named = named_offer(data, bytes, there);
   if (!named) return nullptr;
   prefetch(*named.descriptor);
-  const MessageId id{named.index, named.descriptor->generation};
-  mark_matched(*named.descriptor);
-  return std::unique_ptr<RendezvousReceiver>(
-      new RendezvousReceiver(*named.segment, *named.descriptor, id, /*remote=*/false));
+  return match(*named.segment, *named.descriptor, named.index);
 }
 
 std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_next(const Envelope& envelope,
@@ -79,11 +83,7 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_next(const Env
   for (int rank = 0; rank < world->ranks; ++rank) {
     Segment* const segment = reach_sender(rank);
     const Offered offered = next_offer(segment, envelope, rts_length);
-    if (!offered) continue;
-    const MessageId id{offered.index, offered.descriptor->generation};
-    mark_matched(*offered.descriptor);
-    return std::unique_ptr<RendezvousReceiver>(
-        new RendezvousReceiver(*segment, *offered.descriptor, id, /*remote=*/false));
+    if (offered) return match(*segment, *offered.descriptor, offered.index);
   }
   return nullptr;
 }
