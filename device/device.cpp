@@ -167,7 +167,7 @@ void tell_exports(ExportTable& table) noexcept {
 
 bool export_memory(int ordinal, const void* address, Exported& exported, Importers by, std::uint64_t bytes) noexcept
     try {
-  return current_engine().peers().export_memory(ordinal, current_engine().gpu(ordinal).traits.id, address, exported, by,
+  return current_engine().peers().export_memory(ordinal, current_engine().gpu(ordinal).traits, address, exported, by,
                                                 bytes);
 } catch (const std::exception&) {
   return false;  // no memory, or the GPU has failed, which its next use reports

@@ -199,13 +199,19 @@ void adapt_to_ways(Options& options) {
   if (options.ways == std::vector<std::string>{"host"}) options.send = options.receive = "host";
 }
 
+bool is_served_by_mps() {
+  constexpr auto mps_enabled = static_cast<cudaDeviceAttr>(133);  // cudaDevAttrMpsEnabled, unknown to early CUDA 12
+  int mps = 0;
+  return cudaDeviceGetAttribute(&mps, mps_enabled, 0) == cudaSuccess && mps != 0;
+}
+
 int measure_all(const Options& options, int rank) {
   const Machine machine = examine_machine(rank);
   require_places(machine, options);
   use_gpu(machine);
   if (rank == 0) {
     fmt::print("# gpudt-pingpong, {} -> {}, on {}\n", options.send, options.receive, describe(machine));
-    if (machine.gpu_count == 1 && !machine.simulated) {
+    if (machine.gpu_count == 1 && !machine.simulated && !is_served_by_mps()) {
       fmt::print("# Both ranks share one GPU, which takes turns between processes: kernels wait for their turn.\n");
     }
     table().head();

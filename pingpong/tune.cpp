@@ -172,7 +172,7 @@ class Laboratory {
       try {
         device::Exported exported;
         on_peer_ = kernels_.staging().acquire(StagingKind::device, other, bytes);
-        if (kernels_.peers().export_memory(other, kernels_.gpu(other).traits.id, on_peer_.data(), exported))
+        if (kernels_.peers().export_memory(other, kernels_.gpu(other).traits, on_peer_.data(), exported))
           peer_ = kernels_.peers().import_memory(options_.gpu, 0, exported, nullptr);
       } catch (const device::Error&) {  // there is no such GPU, or it has no memory
       }

@@ -73,11 +73,24 @@ void CudaRuntime::note_context(int ordinal, CUcontext context) noexcept {
   if (seen.load(std::memory_order_relaxed) == nullptr) seen.compare_exchange_strong(none, context);
 }
 
+namespace {
+
+bool is_served_by_mps(int ordinal) noexcept {
+  constexpr auto mps_enabled = static_cast<cudaDeviceAttr>(133);  // cudaDevAttrMpsEnabled, unknown to early CUDA 12
+  int enabled = 0;
+  if (cudaDeviceGetAttribute(&enabled, mps_enabled, ordinal) == cudaSuccess) return enabled != 0;
+  cudaGetLastError();
+  return false;
+}
+
+}  // namespace
+
 Traits CudaRuntime::traits(int ordinal) {
   const Current current(*this, ordinal);
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
-  return {properties.multiProcessorCount, properties.name, id_of(ordinal), 10 * properties.major + properties.minor};
+  return {properties.multiProcessorCount, properties.name, id_of(ordinal), 10 * properties.major + properties.minor,
+          is_served_by_mps(ordinal)};
 }
 
 /// All zeros, which is no GPU's id, if the driver's query fails.

@@ -37,7 +37,7 @@ Exports::Allocations::iterator Exports::find(const void* address, std::uint64_t 
   return find_pieces(reinterpret_cast<std::uintptr_t>(address), bytes);
 }
 
-bool Exports::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported, Importers by,
+bool Exports::export_memory(int ordinal, const Traits& gpu, const void* address, Exported& exported, Importers by,
                             std::uint64_t bytes) {
   const LockGuard lock(mutex_);
   auto at = find(address, bytes);
@@ -56,11 +56,12 @@ bool Exports::export_memory(int ordinal, const GpuId& gpu, const void* address, 
   if (entry.slot < 0) take_slot(entry);
   Exported made = {};
   std::copy_n(entry.handle->data(), sizeof made.handle, made.handle);
-  made.pieces = entry.pieces.size();
+  made.pieces = static_cast<std::uint32_t>(entry.pieces.size());
   made.buffer_id = entry.allocation.id;
   made.base = entry.allocation.base;
   made.size = entry.allocation.size;
-  std::copy_n(gpu.data(), sizeof made.gpu, made.gpu);
+  std::copy_n(gpu.id.data(), sizeof made.gpu, made.gpu);
+  made.shares = gpu.shares ? 1 : 0;
   made.process = process_;
   made.slot = entry.slot;
   exported = made;

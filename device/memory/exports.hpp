@@ -43,7 +43,7 @@ class Exports {
   /// See device::tell_exports().
   void tell(ExportTable& table);
   /// See device::export_memory().
-  bool export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported, Importers by,
+  bool export_memory(int ordinal, const Traits& gpu, const void* address, Exported& exported, Importers by,
                      std::uint64_t bytes = 1);
   /// Why the memory at `address` was not exported; empty if it was not refused.
   std::string refused(const void* address);

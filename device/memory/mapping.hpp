@@ -1,6 +1,8 @@
 // Memory of one process as another process of the node uses it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -11,7 +13,8 @@ namespace gpudt::device {
 /// An allocation of one process as another one of the node opens it. Plain data, to travel through shared memory.
 struct Exported {
   unsigned char handle[64];  ///< a cudaIpcMemHandle_t; of memory in pieces where to ask for them (handle_server.hpp)
-  std::uint64_t pieces;      ///< their number; 0: an allocation of cudaMalloc
+  std::uint32_t pieces;      ///< their number; 0: an allocation of cudaMalloc
+  std::uint32_t shares;      ///< 1: CUDA MPS lets kernels of the exporting process run beside those of others; or 0
   std::uint64_t buffer_id;   ///< differs for each allocation of the process, even at the same address
   std::uint64_t base, size;  ///< in the exporting process
   unsigned char gpu[16];     ///< the UUID
@@ -19,6 +22,16 @@ struct Exported {
   std::int64_t slot;         ///< in the exporting process's ExportTable; negative: none
 };
 static_assert(std::has_unique_object_representations_v<Exported>);  // it is compared and sent as bytes
+
+/// The same for processes whose kernels take turns on the GPU of the memory, so that none should wait there for
+/// another. That are all that use the GPU, unless CUDA MPS serves them.
+inline std::array<unsigned char, 16> turn_of(const Exported& memory) {
+  std::array<unsigned char, 16> turn = std::to_array(memory.gpu);
+  if (memory.shares != 0)
+    for (std::size_t i = 0; i < sizeof memory.process; ++i)
+      turn[i] ^= static_cast<unsigned char>(memory.process >> (8 * i));
+  return turn;
+}
 
 /// Another process's allocation where a GPU of this process reaches it. Copies share one mapping, which stays open at
 /// least while a copy exists, but not beyond stop(). Transfers that use it must be done before the last copy goes.

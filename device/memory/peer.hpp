@@ -39,7 +39,7 @@ class Peers {
   Peers& operator=(const Peers&) = delete;
 
   Exports& exports() { return exports_; }
-  bool export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported,
+  bool export_memory(int ordinal, const Traits& gpu, const void* address, Exported& exported,
                      Importers by = all_importers, std::uint64_t bytes = 1) {
     return exports_.export_memory(ordinal, gpu, address, exported, by, bytes);
   }

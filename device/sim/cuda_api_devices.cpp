@@ -57,6 +57,7 @@ void fill_properties(cudaDeviceProp& properties, int device) {
   properties.streamPrioritiesSupported = 1;
   properties.managedMemory = 1;
   properties.concurrentManagedAccess = 1;
+  properties.mpsEnabled = gpudt::sim::mps_enabled() ? 1 : 0;
   properties.canUseHostPointerForRegisteredMem = 1;
   properties.hostRegisterSupported = 1;
   properties.memoryPoolsSupported = 1;
@@ -236,6 +237,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrHostRegisterSupported:
     case cudaDevAttrMemoryPoolsSupported:
       *value = 1;
+      break;
+    case cudaDevAttrMpsEnabled:
+      *value = properties.mpsEnabled;
       break;
     default:
       *value = 0;

@@ -77,6 +77,11 @@ bool devices_are_peers() {
   return peers;
 }
 
+bool mps_enabled() {
+  static const bool enabled = setting("GPUDT_SIM_MPS", 0) != 0;
+  return enabled;
+}
+
 Memory& Memory::instance() {
   static Memory* memory = new Memory;
   return *memory;

@@ -187,4 +187,7 @@ int device_count();
 /// Whether the devices reach each other's memory: unless GPUDT_SIM_PEERS is 0.
 bool devices_are_peers();
 
+/// Whether the devices say that CUDA MPS serves the process: if GPUDT_SIM_MPS is 1.
+bool mps_enabled();
+
 }  // namespace gpudt::sim

@@ -60,6 +60,10 @@ int can_access_peer(int device, int peer) {
   return device == peer || devices_are_peers() ? 1 : 0;
 }
 
+int mps_enabled() {
+  return gpudt::sim::mps_enabled() ? 1 : 0;
+}
+
 int ipc_export(const void* address, void* handle) {
   cudaIpcMemHandle_t made;
   const cudaError_t error = Memory::instance().export_handle(address, &made);
@@ -225,6 +229,7 @@ constexpr gpudt_sim_api_table table = {
     .is_pinned = is_pinned,
     .allocation_of = allocation_of,
     .can_access_peer = can_access_peer,
+    .mps_enabled = mps_enabled,
     .ipc_export = ipc_export,
     .ipc_open = ipc_open,
     .ipc_close = ipc_close,

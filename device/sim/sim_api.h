@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 10
+#define GPUDT_SIM_API_VERSION 11
 
 #define GPUDT_SIM_FIRST_BUS 0x10 /* the PCI bus of device 0; each device has one */
 
@@ -58,6 +58,7 @@ struct gpudt_sim_api_table {
    * gpudt_sim_handle_bytes bytes. */
   int (*allocation_of)(const void* address, struct gpudt_sim_allocation* allocation);
   int (*can_access_peer)(int device, int peer); /* 1 or 0 */
+  int (*mps_enabled)(void);                     /* 1 or 0 */
   int (*ipc_export)(const void* address, void* handle);
   int (*ipc_open)(int device, const void* handle, void** address);
   int (*ipc_close)(int device, void* address);                         /* waits for the device */

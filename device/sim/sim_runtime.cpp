@@ -145,7 +145,9 @@ class SimRuntime final : public Runtime {
     return visible;
   }
 
-  Traits traits(int ordinal) override { return {multiprocessors, "gpudt simulated device", id_of(ordinal)}; }
+  Traits traits(int ordinal) override {
+    return {multiprocessors, "gpudt simulated device", id_of(ordinal), 0, api_.mps_enabled() != 0};
+  }
 
   void* mapped_alloc(int ordinal, std::size_t bytes) override {
     void* const address = host_pages_.allocate(bytes);

@@ -1,6 +1,7 @@
 #include "interpose/collectives/board_call.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -177,7 +178,7 @@ bool BoardCall::leads() const {
 }
 
 bool BoardCall::reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped) {
-  if (static_cast<int>(rank) == group_->rank() && std::memcmp(memory.gpu, mine_.gpu, sizeof memory.gpu) == 0) {
+  if (static_cast<int>(rank) == group_->rank() && device::turn_of(memory) == std::to_array(mine_.gpu)) {
     mapped = reinterpret_cast<void*>(address);  // this GPU's own memory
     return true;
   }

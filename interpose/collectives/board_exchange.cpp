@@ -207,7 +207,7 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
     mine_.taken = static_cast<std::int32_t>(made_->blocks.taken.size());
     mine_.from = from.exported;
     mine_.to = to.exported;
-    std::memcpy(mine_.gpu, from.ordinal >= 0 ? from.exported.gpu : to.exported.gpu, sizeof mine_.gpu);
+    std::ranges::copy(device::turn_of(from.ordinal >= 0 ? from.exported : to.exported), mine_.gpu);
   } catch (const std::exception& error) {  // the others wait for what this process publishes
     mine_.on_gpu = 0;
     if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + error.what());

@@ -142,7 +142,7 @@ class Part : public BoardCall {
     mine_.bytes = arguments_.count * element_bytes();
     mine_.from_address = in_.address();
     mine_.from = in_.exported();
-    std::memcpy(mine_.gpu, mine_.from.gpu, sizeof mine_.gpu);
+    std::ranges::copy(device::turn_of(mine_.from), mine_.gpu);
     if (!gets_result()) return true;
     mine_.to_address = result().address();
     mine_.to = result().exported();

@@ -24,7 +24,7 @@ struct Contribution {
   std::uint64_t from_address;  ///< in `from`
   std::uint64_t to_address;    ///< in `to`; 0: the process receives nothing
   std::int32_t given, taken;   ///< exchange: number of blocks sent and received
-  unsigned char gpu[16];       ///< the UUID of the GPU with the data
+  unsigned char gpu[16];       ///< device::turn_of() of the data
   std::uint64_t content;       ///< exchange: a number of its own for each list of blocks with layouts; 0: none
   std::uint64_t shares;        ///< exchange: 1 if it is repeated, and memory was reached when its block was shared
   device::Exported from, to;

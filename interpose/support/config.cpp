@@ -24,9 +24,9 @@ constexpr std::array<std::string_view, 18> known_names = {
     "GPUDT_RESIDENT",    "GPUDT_ORDER",  "GPUDT_CHECK",         "GPUDT_NVTX",
     "GPUDT_UNMAP_FREED", "GPUDT_REQUIRE"};
 // The simulated device reads these; here they are only checked.
-constexpr std::array<std::string_view, 7> sim_names = {
+constexpr std::array<std::string_view, 8> sim_names = {
     "GPUDT_SIM_CHANGE_US", "GPUDT_SIM_DEVICES", "GPUDT_SIM_DELAY_US", "GPUDT_SIM_HOST_ACCESS",
-    "GPUDT_SIM_PEERS",     "GPUDT_SIM_QUEUE",   "GPUDT_SIM_REUSE"};
+    "GPUDT_SIM_MPS",       "GPUDT_SIM_PEERS",   "GPUDT_SIM_QUEUE",    "GPUDT_SIM_REUSE"};
 constexpr std::string_view sim_prefix = "GPUDT_SIM_";
 constexpr std::string_view test_prefix = "GPUDT_TEST_";  ///< read by the tests
 
@@ -140,6 +140,7 @@ void check_sim_variables(std::vector<std::string>& complaints) {
   for (const char* const name : {"GPUDT_SIM_CHANGE_US", "GPUDT_SIM_DELAY_US"})
     read(name, parse_delay, "microseconds such as 10 or 0-500", unused, complaints);
   read("GPUDT_SIM_HOST_ACCESS", parse_up_to<1>, "0 or 1", unused, complaints);
+  read("GPUDT_SIM_MPS", parse_up_to<1>, "0 or 1", unused, complaints);
   read("GPUDT_SIM_PEERS", parse_up_to<1>, "0 or 1", unused, complaints);
   read("GPUDT_SIM_QUEUE", parse_up_to<1024>, "a number from 0 to 1024", unused, complaints);
   read("GPUDT_SIM_REUSE", parse_up_to<1>, "0 or 1", unused, complaints);

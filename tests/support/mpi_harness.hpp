@@ -130,6 +130,8 @@ int current_gpu();
 void use_gpu(int ordinal);
 /// The number of GPUs that every rank has.
 int gpu_count();
+/// Whether kernels of the ranks take turns: all use one GPU, and not through CUDA MPS.
+bool kernels_take_turns();
 
 /// Bytes in one kind of memory (device memory: of the calling thread's GPU, unless the kind says otherwise).
 class Memory {

@@ -26,7 +26,12 @@ using namespace gpudt::device;
 
 inline constexpr std::uint64_t page = 4096;
 inline constexpr std::uint64_t stub_granule = 4096;  ///< StubRuntime's
-inline constexpr GpuId gpu = {7}, far_gpu = {8};
+inline Traits with_id(const GpuId& id) {
+  Traits made;
+  made.id = id;
+  return made;
+}
+inline const Traits gpu = with_id({7}), far_gpu = with_id({8});
 
 /// Allocations are what the test says; a handle opens at an address of its own.
 class PeerRuntime final : public StubRuntime {
@@ -40,7 +45,7 @@ class PeerRuntime final : public StubRuntime {
     allocation = at->second;
     return true;
   }
-  int find_gpu(const GpuId& id) noexcept override { return id == far_gpu ? 3 : id == gpu ? 1 : -1; }
+  int find_gpu(const GpuId& id) noexcept override { return id == far_gpu.id ? 3 : id == gpu.id ? 1 : -1; }
   bool default_stream_idle(int, bool) override { return !busy; }
   bool can_access_peer(int, int peer) override { return peer != 3; }
   void enable_peer_access(int, int peer) override { enabled.insert(peer); }
@@ -121,7 +126,7 @@ struct Pair {
   PeerRuntime theirs, ours;
   Peers exporter{theirs}, importer{ours};
 
-  Exported exported(std::uint64_t address, const GpuId& from = gpu) {
+  Exported exported(std::uint64_t address, const Traits& from = gpu) {
     Exported made = {};
     REQUIRE(exporter.export_memory(0, from, reinterpret_cast<void*>(address), made));
     return made;

@@ -80,6 +80,7 @@ const std::vector<Row>& variables() {
       {"GPUDT_SIM_CHANGE_US", delay_right, delay_wrong, {"10", "0-500"}},
       {"GPUDT_SIM_DELAY_US", delay_right, delay_wrong, {"10", "0-500"}},
       {"GPUDT_SIM_HOST_ACCESS", flag_right, flag_wrong, flag},
+      {"GPUDT_SIM_MPS", flag_right, flag_wrong, flag},
       {"GPUDT_SIM_PEERS", flag_right, flag_wrong, flag},
       {"GPUDT_SIM_QUEUE", {"0", "8", "1024"}, {"1025", "-1", "few", ""}, {"0 to 1024"}},
       {"GPUDT_SIM_REUSE", flag_right, flag_wrong, flag},

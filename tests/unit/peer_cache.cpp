@@ -201,7 +201,7 @@ TEST_CASE("peers: a refusal is remembered of that exporter and its GPU", "[devic
   CHECK(pair.ours.opens == 1);
   CHECK(pair.importer.import_memory(0, 6, pair.exported(page), &why));
   CHECK(pair.importer.import_memory(2, 5, pair.exported(page), &why));
-  CHECK(pair.importer.import_memory(0, 5, pair.exported(5 * page, GpuId{9}), &why));  // a GPU that is not seen here
+  CHECK(pair.importer.import_memory(0, 5, pair.exported(5 * page, with_id({9})), &why));  // a GPU that is not seen here
   CHECK(pair.ours.opens == 4);
   CHECK_FALSE(pair.importer.import_memory(0, 5, pair.exported(7 * page, far_gpu), &why));
   CHECK(why == "GPU 0 cannot access memory of GPU 3");

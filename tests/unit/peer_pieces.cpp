@@ -227,7 +227,7 @@ TEST_CASE("pieces: a GPU that this process does not see is mapped if possible, a
   PiecesPair pair;
   pair.map_at_exporter(1, 2);
   pair.theirs.allocate(8 * PiecesPair::piece, page);
-  const GpuId unseen = {9};
+  const Traits unseen = with_id({9});
   for (const std::uint64_t address : {PiecesPair::piece, 8 * PiecesPair::piece}) {
     Exported made = {};
     REQUIRE(pair.exporter.export_memory(0, unseen, reinterpret_cast<void*>(address), made));

@@ -96,7 +96,8 @@ enum cudaDeviceAttr {
   cudaDevAttrConcurrentManagedAccess = 89,
   cudaDevAttrCanUseHostPointerForRegisteredMem = 91,
   cudaDevAttrHostRegisterSupported = 99,
-  cudaDevAttrMemoryPoolsSupported = 115
+  cudaDevAttrMemoryPoolsSupported = 115,
+  cudaDevAttrMpsEnabled = 133
 };
 
 struct CUuuid_st {

@@ -205,7 +205,7 @@ bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
     if (!device::export_memory(operand.ordinal, first, own, device::no_importers)) return false;
     at = world->gpus.emplace(operand.ordinal, own).first;
   }
-  return std::equal(std::begin(memory.gpu), std::end(memory.gpu), std::begin(at->second.gpu));
+  return device::turn_of(memory) == device::turn_of(at->second);
 }
 
 void note_shared_gpu(int rank, int ordinal) {
