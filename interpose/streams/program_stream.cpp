@@ -47,9 +47,8 @@ ProgramStream::ProgramStream(void* handle) : handle_(handle), gpu_(device::strea
   device::prepare_for_streams(gpu_);
 }
 
-/// Lets the graph under capture use the call.
+/// Lets the graph under capture, which is counted already, use the call.
 void ProgramStream::keep(EnqueuedCall* call) {
-  call->graphs.fetch_add(1, std::memory_order_relaxed);
   device::keep_with_graph(gpu_, handle_, released_by_graph, call);
 }
 
@@ -70,7 +69,8 @@ void ProgramStream::enqueue(EnqueuedCall* call, bool waits) {
   const LockGuard in_order(enqueuing_);
   if (call->in_graph) {
     call->passage = device::Gate::in_graph;
-    share(call);  // before anything fails: see released_by_graph()
+    call->graphs.store(1, std::memory_order_relaxed);  // before share(): calls of no graph are forgotten
+    share(call);                                       // before anything fails: see released_by_graph()
     keep(call);
   } else {
     call->passage = call->gate->next();
@@ -88,7 +88,10 @@ void ProgramStream::wait_for(const std::vector<EnqueuedCall*>& calls) {
     const std::size_t end = std::min(begin + device::Meeting::most_waits, calls.size());
     device::Meeting meeting;
     for (std::size_t i = begin; i < end; ++i) {
-      if (captured) keep(calls[i]);
+      if (captured) {
+        calls[i]->graphs.fetch_add(1, std::memory_order_relaxed);
+        keep(calls[i]);
+      }
       calls[i]->gate->wait_in(meeting, calls[i]->passage, calls[i]->in_graph);
     }
     device::meet(gpu_, meeting, handle_);
