@@ -127,11 +127,17 @@ void Service::run() {
   const device::OrderedByStream ordered;
   const HandlersSilent silent;
   SteadyClock::time_point active = SteadyClock::now();
+  bool stops = false;
   for (;;) {
     const unsigned seen = wakes_.load();
+    // Before the turn, which takes what was enqueued before MPI_Finalize. The times in which that ends begin here.
+    if (!stops && stopping_.load()) {
+      stops = true;
+      active = SteadyClock::now();
+    }
     if (turn_safely()) {
       active = SteadyClock::now();
-    } else if (stopping_.load() && may_stop(active)) {
+    } else if (stops && may_stop(active)) {
       break;
     } else if (!lives() && !stopping_.load()) {
       wakes_.wait(seen);
@@ -300,12 +306,15 @@ bool Service::free_unused() {
   return !unused.empty();
 }
 
-/// A handle counts as a call, so that the thread does not sleep before it is freed.
+/// A handle counts as a call, so that the thread does not sleep before it is freed. It may sleep already.
 void Service::free_later(std::function<void()> free) {
-  const LockGuard lock(mutex_);
-  freed_.push_back({last_number_.load(), std::move(free)});
-  live_.fetch_add(1, std::memory_order_acq_rel);
-  any_freed_.store(true, std::memory_order_release);
+  {
+    const LockGuard lock(mutex_);
+    freed_.push_back({last_number_.load(), std::move(free)});
+    live_.fetch_add(1, std::memory_order_acq_rel);
+    any_freed_.store(true, std::memory_order_release);
+  }
+  wake();
 }
 
 void Service::rest(SteadyClock::time_point active) const {

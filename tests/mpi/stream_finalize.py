@@ -25,6 +25,10 @@ class Finalize(unittest.TestCase):
             results, text = self.results("pending", *settings)
             self.assertEqual(results, [f"rank {rank}: right" for rank in range(RANKS)], text)
 
+    def test_sent_late(self):
+        results, text = self.results("long")
+        self.assertEqual(results, [f"rank {rank}: right" for rank in range(RANKS)], text)
+
     def test_never_sent(self):
         results, text = self.results("never")
         self.assertEqual(results, ["rank 1: pending"], text)
