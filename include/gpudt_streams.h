@@ -47,8 +47,8 @@ int MPIX_Stream_comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_Comm* newcomm
 int MPIX_Info_set_hex(MPI_Info info, const char* key, const void* value, int value_size);
 
 /* Messages. The request of MPIX_Isend_enqueue or MPIX_Irecv_enqueue is for MPIX_Wait_enqueue and MPIX_Waitall_enqueue
- * (requests of one stream), which make the stream wait and set it to MPI_REQUEST_NULL; outside of graphs MPI_Wait and
- * MPI_Test take it, too. */
+ * (requests of one stream), which make the stream wait and set it to MPI_REQUEST_NULL, in a graph within the same
+ * capture; outside of graphs MPI_Wait and MPI_Test take it, too. */
 int MPIX_Send_enqueue(const void* buf, int count, MPI_Datatype datatype, int dest, int tag, MPI_Comm comm);
 int MPIX_Recv_enqueue(void* buf, int count, MPI_Datatype datatype, int source, int tag, MPI_Comm comm,
                       MPI_Status* status);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -21,9 +23,21 @@ struct CallRelease {
 };
 using CallOwner = std::unique_ptr<EnqueuedCall, CallRelease>;
 
+constexpr std::chrono::milliseconds longest_release{100};  ///< until CUDA tells that a graph is gone
+
 /// Whether it is of a graph that is gone.
 bool is_given_up(const EnqueuedCall& call) {
   return call.in_graph && call.graphs.load(std::memory_order_acquire) == 0;
+}
+
+/// is_given_up(), which CUDA tells a moment after the program has destroyed the graph.
+bool is_soon_given_up(const EnqueuedCall& call) {
+  const auto until = std::chrono::steady_clock::now() + longest_release;
+  while (!is_given_up(call)) {
+    if (!call.in_graph || std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 /// A persistent request made on a communicator with a stream.
@@ -112,7 +126,9 @@ EnqueuedCall* active_call(const Startable& of) {
 
 /// Throws MpiError.
 void expect_inactive(const Startable& of) {
-  if (active_call(of) != nullptr) throw MpiError(MPI_ERR_REQUEST, "the persistent request is active in its stream");
+  const EnqueuedCall* const call = active_call(of);
+  if (call != nullptr && !is_soon_given_up(*call))
+    throw MpiError(MPI_ERR_REQUEST, "the persistent request is active in its stream");
 }
 
 /// Runs `put(call)`, which enqueues a new call, unless an earlier operation on the communicator has failed.
@@ -266,11 +282,15 @@ std::vector<Waited> waited_of(int count, const MPI_Request* requests) {
   return all;
 }
 
-/// A graph would wait for such a call only when it is launched for the first time.
-void check_capture(const std::vector<EnqueuedCall*>& calls, bool captured) {
-  for (const EnqueuedCall* const call : calls)
-    if (captured && (!call->in_graph || is_given_up(*call)))
-      throw MpiError(MPI_ERR_REQUEST, "the operation was enqueued before the capture of the stream began");
+/// Whether the stream is to wait for the call: not if its capture was given up. Throws MpiError for a call outside of
+/// the graph under capture, which would wait for it in its first launch alone, and for one in a graph that may be gone
+/// before the stream gets there.
+bool is_waited_for(const EnqueuedCall& call, bool captured) {
+  if (captured && (!call.in_graph || is_given_up(call)))
+    throw MpiError(MPI_ERR_REQUEST, "the operation was enqueued before the capture of the stream began");
+  if (captured || !call.in_graph) return true;
+  if (is_soon_given_up(call)) return false;
+  throw MpiError(MPI_ERR_REQUEST, "the operation is part of a graph: wait for it in the same capture");
 }
 
 void deliver_to(EnqueuedCall* call, MPI_Status* status) {
@@ -287,10 +307,11 @@ int enqueue_wait(const char* call, int count, MPI_Request* requests, MPI_Status*
     const std::vector<Waited> all = waited_of(count, requests);
     if (!all.empty()) {
       ProgramStream& stream = *all.front().call->comm->stream;
+      const bool captured = stream.is_captured();
       std::vector<EnqueuedCall*> calls;
       calls.reserve(all.size());
-      for (const Waited& each : all) calls.push_back(each.call);
-      check_capture(calls, stream.is_captured());
+      for (const Waited& each : all)
+        if (is_waited_for(*each.call, captured)) calls.push_back(each.call);
       stream.wait_for(calls);
     }
     if (statuses != MPI_STATUSES_IGNORE) std::fill_n(statuses, count, empty_status());

@@ -6,6 +6,7 @@
 
 #include "base/never_destroyed.hpp"
 #include "interpose/streams/service.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -25,6 +26,19 @@ auto& known = never_destroyed<Known>();
 /// Whether passage `told` is `number` or comes after it.
 bool reached(std::uint32_t told, std::uint32_t number) {
   return static_cast<std::int32_t>(told - number) >= 0;
+}
+
+/// Whether a launch of its graph has come to the call, which has not begun.
+bool has_told(const EnqueuedCall* call) {
+  return !call->under_way && call->gate->told() == device::Gate::in_graph;
+}
+
+/// Counts one more graph of a call that is part of one. Throws MpiError if all are gone.
+void count_graph(EnqueuedCall& call) {
+  int graphs = call.graphs.load(std::memory_order_acquire);
+  do {
+    if (graphs == 0) throw MpiError(MPI_ERR_REQUEST, "the graph of the operation is gone");
+  } while (!call.graphs.compare_exchange_weak(graphs, graphs + 1, std::memory_order_acq_rel));
 }
 
 /// A graph of the call, with all that was made of it, is gone. CUDA calls it in threads that must not call CUDA or MPI:
@@ -63,6 +77,8 @@ void ProgramStream::share(EnqueuedCall* call) {
 }
 
 void ProgramStream::enqueue(EnqueuedCall* call, bool waits) {
+  if (abandoned_.load())
+    throw MpiError(MPI_ERR_OTHER, "its MPIX_Stream was made before MPI_Finalize: make another one");
   call->in_graph = is_captured();
   call->gate = device::take_gate(gpu_, call->in_graph);
   device::Meeting meeting;
@@ -89,7 +105,7 @@ void ProgramStream::wait_for(const std::vector<EnqueuedCall*>& calls) {
     device::Meeting meeting;
     for (std::size_t i = begin; i < end; ++i) {
       if (captured) {
-        calls[i]->graphs.fetch_add(1, std::memory_order_relaxed);
+        count_graph(*calls[i]);
         keep(calls[i]);
       }
       calls[i]->gate->wait_in(meeting, calls[i]->passage, calls[i]->in_graph);
@@ -111,26 +127,25 @@ void ProgramStream::take_incoming() {
 }
 
 EnqueuedCall* ProgramStream::next_begun() {
-  const auto has_told = [](const EnqueuedCall* call) {
-    return !call->under_way && call->gate->told() == device::Gate::in_graph;
-  };
-  const auto in_graph = std::find_if(in_graphs_.begin(), in_graphs_.end(), has_told);
+  const auto found = std::find_if(in_graphs_.begin(), in_graphs_.end(), has_told) - in_graphs_.begin();
+  const bool in_graph = found < std::ssize(in_graphs_);
   // What the stream came to before this gate shows by now, and comes first: calls outside of graphs, behind which the
-  // graph was launched, and those before it in the graph.
+  // graph was launched, even if they were enqueued a moment ago, and those before it in the graph.
+  if (in_graph) take_incoming();
   if (!plain_.empty() && reached(plain_.front()->gate->told(), plain_.front()->passage)) {
     EnqueuedCall* const call = plain_.front();
     plain_.pop_front();
     return call;
   }
-  if (in_graph == in_graphs_.end()) return nullptr;
-  EnqueuedCall* const call = *std::find_if(in_graphs_.begin(), in_graph, has_told);
+  if (!in_graph) return nullptr;
+  EnqueuedCall* const call = *std::find_if(in_graphs_.begin(), in_graphs_.begin() + found, has_told);
   call->gate->take_told();
   return call;
 }
 
 int ProgramStream::forget_graphs() {
   const auto gone = std::stable_partition(in_graphs_.begin(), in_graphs_.end(), [](const EnqueuedCall* call) {
-    return call->under_way || call->graphs.load(std::memory_order_acquire) != 0;
+    return call->under_way || call->graphs.load(std::memory_order_acquire) != 0 || has_told(call);  // in this order
   });
   const auto count = static_cast<int>(in_graphs_.end() - gone);
   const std::vector<EnqueuedCall*> forgotten(gone, in_graphs_.end());
@@ -146,6 +161,7 @@ std::uint64_t ProgramStream::first_number(std::uint64_t otherwise) const {
 }
 
 int ProgramStream::abandon() {
+  abandoned_.store(true);
   take_incoming();
   const auto count = static_cast<int>(plain_.size());
   for (EnqueuedCall* const call : plain_) {

@@ -24,9 +24,11 @@ class ProgramStream {
   /// Whether it is being captured into a graph.
   bool is_captured() const { return device::is_captured(gpu_, handle_); }
   /// Lets the stream tell of the call when it comes here and, if `waits`, wait until it is complete. `call`: new; the
-  /// stream shares it from now on. Throws device::Error and std::bad_alloc, and then the stream does not come to it.
+  /// stream shares it from now on. Throws device::Error, std::bad_alloc and, after abandon(), MpiError: then the stream
+  /// does not come to it.
   void enqueue(EnqueuedCall* call, bool waits);
-  /// Lets the stream wait for calls that it has been given before. Throws device::Error.
+  /// Lets the stream wait for calls that it has been given before. Throws device::Error, and MpiError if it is being
+  /// captured and the graphs of a call are gone.
   void wait_for(const std::vector<EnqueuedCall*>& calls);
 
   // For the thread that carries out the calls.
@@ -58,6 +60,7 @@ class ProgramStream {
   EnqueuedCall* first_incoming_ GUARDED_BY(mutex_) = nullptr;  ///< a list in order
   EnqueuedCall* last_incoming_ GUARDED_BY(mutex_) = nullptr;
   std::atomic<bool> has_incoming_{false};
+  std::atomic<bool> abandoned_{false};
   // Only for the thread.
   std::deque<EnqueuedCall*> plain_;  ///< not begun, in order
   std::vector<EnqueuedCall*> in_graphs_;
