@@ -169,8 +169,8 @@ void BoardCall::find_leaders() {
 /// On a GPU that several processes use no kernel is to stay, for which those of the others would wait.
 void BoardCall::note_shared_gpu() const {
   const int leader = leader_of_[static_cast<std::size_t>(group_->rank())];
-  if (ordinal() >= 0 && std::count(leader_of_.begin(), leader_of_.end(), leader) > 1)
-    device::shared_with_others(ordinal(), /*yields=*/false);
+  if (ordinal_ >= 0 && std::count(leader_of_.begin(), leader_of_.end(), leader) > 1)
+    device::shared_with_others(ordinal_, /*yields=*/false);
 }
 
 bool BoardCall::leads() const {
@@ -183,7 +183,7 @@ bool BoardCall::reach(std::size_t rank, const device::Exported& memory, std::uin
     return true;
   }
   std::string why;
-  device::Mapping mapping = device::import_memory(ordinal(), peer::exporter_of(group_->segment(rank)), memory, &why);
+  device::Mapping mapping = device::import_memory(ordinal_, peer::exporter_of(group_->segment(rank)), memory, &why);
   if (!mapping) {
     if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + why);
     return false;

@@ -62,6 +62,7 @@ class BoardCall {
   std::shared_ptr<const peer::PublishedBlocks> blocks_;  ///< of this process, in an exchange
   std::vector<peer::Contribution> all_;                  ///< by rank, once all have published
   std::vector<int> leaders_;
+  int ordinal_ = -1;                    ///< the GPU on which this process, if a leader, launches kernels
   std::shared_ptr<const void> needed_;  ///< what the kernels need: an exchange's layouts
 
  private:
@@ -82,8 +83,6 @@ class BoardCall {
   /// After a failure: whether this process's own data are missing (device::UserData). An exchange has seen that they
   /// are there.
   virtual bool own_data_missing() const { return false; }
-  /// The GPU on which a leader launches kernels.
-  virtual int ordinal() const = 0;
 
   bool read_all();
   void find_leaders();

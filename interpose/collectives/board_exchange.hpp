@@ -68,7 +68,6 @@ class BoardExchange : public BoardCall {
   void copy_given();
   void start_delivery() override;
   bool delivered() override;
-  int ordinal() const override { return ordinal_; }
   bool reach_again(const Moves& before);
   bool all_share() const;
   std::optional<std::size_t> shared_root() const;
@@ -80,7 +79,6 @@ class BoardExchange : public BoardCall {
   bool add(std::size_t giver, const peer::Block& given, std::size_t receiver, const peer::Block& taken);
 
   const ReportClock::time_point began_ = report_now();
-  int ordinal_ = -1;
   std::shared_ptr<const ExchangePlan> plan_;
   std::shared_ptr<ExchangePlan> made_;         ///< the same, if this call has made it
   std::vector<peer::PublishedRef> published_;  ///< layouts in slots, until all processes have read them

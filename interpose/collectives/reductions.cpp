@@ -138,6 +138,7 @@ class Part : public BoardCall {
     const int parts[] = {static_cast<int>(arithmetic_.op), static_cast<int>(arithmetic_.element),
                          static_cast<int>(arguments_.result), arguments_.blocks.empty() ? 0 : 1};
     for (const int part : parts) mine_.operation = mine_.operation * 32 + static_cast<std::uint32_t>(part);
+    ordinal_ = in_.memory().ordinal;
     mine_.root = arguments_.root;
     mine_.bytes = arguments_.count * element_bytes();
     mine_.from_address = in_.address();
@@ -210,7 +211,6 @@ class Part : public BoardCall {
   bool delivered() override { return !gets_result() || result().delivered(); }
   bool own_data_missing() const override { return in_.data().is_missing() || out_.data().is_missing(); }
 
-  int ordinal() const override { return in_.memory().ordinal; }
   bool map() override {
     from_.assign(all_.size(), nullptr);
     to_.assign(all_.size(), nullptr);
@@ -219,13 +219,13 @@ class Part : public BoardCall {
       if (!reach(rank, its.from, its.from_address, from_[rank])) return false;
       if (its.to_address != 0 && !reach(rank, its.to, its.to_address, to_[rank])) return false;
     }
-    if (over_nodes_ != nullptr) over_nodes_->reserve(ordinal());
+    if (over_nodes_ != nullptr) over_nodes_->reserve(ordinal_);
     return true;
   }
 
   void start(std::vector<device::Transfer>& kernels) override {
     if (over_nodes_ != nullptr)
-      over_nodes_->run({ordinal(), from_, to_});
+      over_nodes_->run({ordinal_, from_, to_});
     else if (scatters())
       start_blocks(kernels);
     else
@@ -266,7 +266,7 @@ class Part : public BoardCall {
       destinations.push_back(shift(to[rank], all ? offset : 0));
     }
     kernels.push_back(device::reduce(
-        in_.memory().ordinal, {arithmetic_.op, arithmetic_.element, arguments_.result, count, sources, destinations}));
+        ordinal_, {arithmetic_.op, arithmetic_.element, arguments_.result, count, sources, destinations}));
   }
 
   const ReductionArguments arguments_;
