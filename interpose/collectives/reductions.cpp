@@ -95,9 +95,9 @@ class Operand {
            (exported_.pieces == 0 || first_ + bytes <= exported_.base + exported_.size);
   }
   bool is_to_be_copied(std::int64_t alignment) {
-    const datatype::Shape shape = memory_.info->layout().shape(memory_.count);
-    first_ = address_of(memory_.buffer) + static_cast<std::uintptr_t>(shape.offset);
-    return shape.kind != datatype::ShapeKind::contiguous || first_ % static_cast<std::uintptr_t>(alignment) != 0;
+    const datatype::Layout& layout = memory_.info->layout();
+    first_ = address_of(memory_.buffer) + static_cast<std::uintptr_t>(layout.true_lb());
+    return !layout.is_contiguous(memory_.count) || first_ % static_cast<std::uintptr_t>(alignment) != 0;
   }
   void put_into(device::Staging staging) {
     staging_ = std::move(staging);

@@ -51,8 +51,8 @@ struct DeviceBuffer {
   MPI_Datatype packed_type() const { return info->packed_type(); }
   /// Address of the first byte; the data must be contiguous.
   std::byte* first() const {
-    const std::int64_t offset = info->layout().shape(count).offset;
-    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(buffer) + static_cast<std::uintptr_t>(offset));
+    const auto offset = static_cast<std::uintptr_t>(info->layout().true_lb());
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(buffer) + offset);
   }
   /// Records the default stream's position when an operation starts. For a divided operand waits for the default
   /// streams of its GPUs instead. Throws device::Error.
