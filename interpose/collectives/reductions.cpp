@@ -77,6 +77,7 @@ class Operand {
   const device::Exported& exported() const { return exported_; }
   /// For the report and the trace.
   void note(const char* call, ReportClock::time_point began, const char* why_through_host = nullptr) const {
+    if (!buffers_followed && !tracing()) return;
     DeviceBuffer memory = memory_;
     memory.protocol = Protocol::peer;
     note_operand(call, memory);
