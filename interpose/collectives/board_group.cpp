@@ -40,13 +40,6 @@ BoardGroup::~BoardGroup() {
   put_back(std::move(holding), /*at_once=*/board_ >= 0);
 }
 
-device::Importers BoardGroup::importers() const {
-  if (segments_.size() < size()) return device::all_importers;  // not all numbers are known yet
-  device::Importers all = device::no_importers;
-  for (const peer::Segment* const segment : segments_) all |= device::Importers::process((*segment)->number);
-  return all;
-}
-
 int BoardGroup::message_tag(std::size_t rank) const {
   return hidden_tag(records_found_[rank].load(std::memory_order_acquire)->serial);
 }
@@ -68,6 +61,7 @@ BoardGroup::Room BoardGroup::reach_others() {
       return Room::none;
     }
     segments_.push_back(segment);
+    importers_ |= device::Importers::process((*segment)->number);
   }
   return Room::now;
 }

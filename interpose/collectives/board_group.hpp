@@ -41,7 +41,9 @@ class BoardGroup {
   /// The segment of process `rank`, which must have published a call.
   const peer::Segment& segment(std::size_t rank) const { return *segments_[rank]; }
   /// For device::export_memory() of memory that processes of the group are to map.
-  device::Importers importers() const;
+  device::Importers importers() const {
+    return segments_.size() == size() ? importers_ : device::all_importers;  // not all numbers are known yet
+  }
   /// The tag of messages to process `rank`, which must have published a call: it differs between communicators
   /// (hidden_tag()).
   int message_tag(std::size_t rank) const;
@@ -126,6 +128,7 @@ class BoardGroup {
   int board_ = -1;                                             ///< negative: not taken
   bool hopeless_ = false;                                      ///< some process declines all calls
   std::vector<peer::Segment*> segments_;                       ///< by rank; null: not mapped yet
+  device::Importers importers_ = device::no_importers;         ///< the processes of segments_
   std::vector<std::atomic<peer::CallRecord*>> records_found_;  ///< by rank; null: not there yet
 
   Mutex mutex_;
