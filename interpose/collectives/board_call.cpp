@@ -8,7 +8,6 @@
 
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
-#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -27,11 +26,6 @@ BoardCall::~BoardCall() {
     group_->leave(number_);
   else if (!declined_)
     group_->decline();
-}
-
-void BoardCall::tell() {
-  number_ = blocks_ ? group_->tell(mine_, *blocks_) : group_->tell(mine_);
-  mark(point::published);
 }
 
 bool BoardCall::tell_when_possible(bool fit) {

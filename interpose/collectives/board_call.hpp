@@ -14,6 +14,7 @@
 
 #include "device/device.hpp"
 #include "interpose/collectives/board_group.hpp"
+#include "interpose/support/points.hpp"
 
 namespace gpudt::interpose {
 
@@ -27,7 +28,10 @@ class BoardCall {
   virtual ~BoardCall();
 
   /// Publishes this process's part of the call, which the derived class has prepared. The group must have room.
-  void tell();
+  void tell() {
+    number_ = blocks_ ? group_->tell(mine_, *blocks_) : group_->tell(mine_);
+    mark(point::published);
+  }
   /// Waits until the group has room, then publishes. Declines, and returns false, if there will be no room or if the
   /// call is not `fit`.
   bool tell_when_possible(bool fit);
