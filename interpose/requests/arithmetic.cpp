@@ -132,17 +132,19 @@ std::optional<Arithmetic> look_up(MPI_Op op, MPI_Datatype type) {
 // Remembers the last result of look_up(), since programs repeat it. It stays valid: predefined handles are never freed,
 // and the result for all others is empty.
 std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
-  if (const std::optional<Element> element = float16_element(type)) {
-    const std::optional<Operator> known = operator_of(op);
-    return known && takes(*known, Group::floating) ? std::optional(Arithmetic{*known, *element}) : std::nullopt;
-  }
   struct Last {
     MPI_Op op = MPI_OP_NULL;
     MPI_Datatype type = MPI_DATATYPE_NULL;
     std::optional<Arithmetic> found = {};
   };
   thread_local Last last;
-  if (last.op != op || last.type != type) last = {op, type, look_up(op, type)};
+  const bool repeated = last.op == op && last.type == type;
+  if (repeated && last.found) return last.found;
+  if (const std::optional<Element> element = float16_element(type)) {
+    const std::optional<Operator> known = operator_of(op);
+    return known && takes(*known, Group::floating) ? std::optional(Arithmetic{*known, *element}) : std::nullopt;
+  }
+  if (!repeated) last = {op, type, look_up(op, type)};
   return last.found;
 }
 
