@@ -178,12 +178,6 @@ void Channel::drop_held(Transfer::State& state) noexcept {
   state.queued.store(false, std::memory_order_release);
 }
 
-/// Counts a transfer that is residential.
-void Engine::note_short(Gpu& gpu) {
-  recent_.store(&gpu, std::memory_order_release);
-  gpu.resident->note_short();
-}
-
 /// Gives a residential transfer to the persistent kernel. False if there is none, or it has a job: then the transfer
 /// must be launched.
 bool Engine::hand_over(Gpu& gpu, Channel& channel, const PlannedRef& plan, Transfer::State& state) {

@@ -214,32 +214,6 @@ Movements Engine::movements() const {
   return sum;
 }
 
-void Engine::about_to_wait(WaitKind kind) noexcept {
-  const Gpu* const gpu = recent_.load(std::memory_order_acquire);
-  if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/!resident_late(*gpu));
-}
-
-void about_to_wait(WaitKind kind) noexcept {
-  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->about_to_wait(kind);
-}
-
-/// Whether the persistent kernel is not to be launched, because kernels start late.
-bool Engine::resident_late(const Gpu& gpu) const {
-  if (resident_use_ == ResidentUse::always) return false;
-  return std::any_of(std::begin(gpu.channels), std::end(gpu.channels),
-                     [](const auto& channel) { return channel->kernels.expected_us() != 0; });
-}
-
-/// Null where there is none, or the GPU has not been used.
-Resident* Engine::resident_of(int ordinal) const {
-  const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire);
-  return gpu ? gpu->resident.get() : nullptr;
-}
-
-void Engine::failed(int ordinal) noexcept {
-  if (Resident* const resident = resident_of(ordinal)) resident->give_up();
-}
-
 void Engine::shared_with_others(int ordinal, bool yields) noexcept {
   shared_[ordinal].store(true, std::memory_order_relaxed);
   const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire);

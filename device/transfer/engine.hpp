@@ -133,8 +133,6 @@ class Engine {
   void trace(const Gpu& gpu, const Channel& channel, PlannedTransfer& plan, const std::string& mover) const
       REQUIRES(channel.queue_mutex);
 
-  bool resident_late(const Gpu& gpu) const;
-  Resident* resident_of(int ordinal) const;
   bool surely_beside_others(const Gpu& gpu, const Channel& channel, std::int64_t bytes, const TransferContext& context,
                             std::size_t jobs) const REQUIRES(channel.queue_mutex);
   bool prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const;
@@ -156,6 +154,10 @@ class Engine {
   void start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, const Forecast& forecast,
                     Transfer::State& state) REQUIRES(channel.queue_mutex);
 
+  // resident.cpp
+  void note_short(Gpu& gpu);
+  bool resident_late(const Gpu& gpu) const;
+
   // batch.cpp
   static PlannedRef plan_for(const Gpu& gpu, const Work& work);
   Transfer begin(Gpu& gpu, Channel& channel, const PlannedRef& plan, const StreamMark& after);
@@ -175,7 +177,6 @@ class Engine {
     return Transfer(std::move(state));
   }
   void release_held(Gpu& gpu, Channel& channel) noexcept REQUIRES(channel.queue_mutex);
-  void note_short(Gpu& gpu);
   bool hand_over(Gpu& gpu, Channel& channel, const PlannedRef& plan, Transfer::State& state)
       REQUIRES(channel.queue_mutex);
   template <class Job>

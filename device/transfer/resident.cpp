@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "device/memory/in_time.hpp"
+#include "device/transfer/engine.hpp"
 #include "device/transfer/points.hpp"
+#include "device/transfer/start.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -240,6 +242,35 @@ void Resident::give_up() noexcept {
 
 void Resident::shared_with_others() noexcept {
   if (use_.load(std::memory_order_relaxed) == ResidentUse::automatic) give_up();
+}
+
+// --- the engine's use of it -----------------------------------------------------------------------------------------
+
+/// Counts a transfer that is residential.
+void Engine::note_short(Gpu& gpu) {
+  recent_.store(&gpu, std::memory_order_release);
+  gpu.resident->note_short();
+}
+
+void Engine::about_to_wait(WaitKind kind) noexcept {
+  const Gpu* const gpu = recent_.load(std::memory_order_acquire);
+  if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/!resident_late(*gpu));
+}
+
+void about_to_wait(WaitKind kind) noexcept {
+  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->about_to_wait(kind);
+}
+
+/// Whether the persistent kernel is not to be launched, because kernels start late.
+bool Engine::resident_late(const Gpu& gpu) const {
+  if (resident_use_ == ResidentUse::always) return false;
+  return std::any_of(std::begin(gpu.channels), std::end(gpu.channels),
+                     [](const auto& channel) { return channel->kernels.expected_us() != 0; });
+}
+
+void Engine::failed(int ordinal) noexcept {
+  const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire);
+  if (gpu && gpu->resident) gpu->resident->give_up();
 }
 
 }  // namespace gpudt::device
