@@ -115,6 +115,17 @@ OrderedByStream::~OrderedByStream() {
   detail::ordered_by_stream = before_;
 }
 
+DefaultStream* Engine::default_stream(int ordinal) {
+  if (order_ == Order::none || ordinal < 0 || ordinal >= max_gpus) return nullptr;
+  static_cast<void>(gpu(ordinal));  // whose context may have ended
+  std::atomic<DefaultStream*>& slot = default_streams_[ordinal];
+  if (DefaultStream* const stream = slot.load(std::memory_order_acquire)) return stream;
+  const LockGuard lock(gpus_mutex_);
+  if (slot.load(std::memory_order_acquire) == nullptr)
+    slot.store(new DefaultStream(*runtime_, ordinal, order_), std::memory_order_release);
+  return slot.load(std::memory_order_acquire);
+}
+
 StreamMark mark_default_stream(int ordinal) {
   if (detail::ordered_by_stream) return {};
   DefaultStream* const stream = current_engine().default_stream(ordinal);

@@ -105,17 +105,6 @@ void Engine::lose(Gpu& gpu) noexcept {
   runtime_->forget(gpu.ordinal);
 }
 
-DefaultStream* Engine::default_stream(int ordinal) {
-  if (order_ == Order::none || ordinal < 0 || ordinal >= max_gpus) return nullptr;
-  static_cast<void>(gpu(ordinal));  // whose context may have ended
-  std::atomic<DefaultStream*>& slot = default_streams_[ordinal];
-  if (DefaultStream* const stream = slot.load(std::memory_order_acquire)) return stream;
-  const LockGuard lock(gpus_mutex_);
-  if (slot.load(std::memory_order_acquire) == nullptr)
-    slot.store(new DefaultStream(*runtime_, ordinal, order_), std::memory_order_release);
-  return slot.load(std::memory_order_acquire);
-}
-
 void* Engine::register_host(int ordinal, void* address, std::size_t bytes) {
   static_cast<void>(gpu(ordinal));
   if (const std::optional<void*> known = registered(ordinal, address)) return *known;

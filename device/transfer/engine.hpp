@@ -81,7 +81,7 @@ class Engine {
   std::shared_ptr<PreparedTransfers> prepare(int ordinal, std::span<const SidePair> transfers);
   bool start(PreparedTransfers& prepared, std::vector<Transfer>& started);
   bool keeps_order() const { return order_ != Order::none; }
-  /// Null if Config::order is none. Throws std::bad_alloc.
+  /// Null if Config::order is none. Throws std::bad_alloc. In default_stream.cpp.
   DefaultStream* default_stream(int ordinal);
   void* register_host(int ordinal, void* address, std::size_t bytes);
   /// Uploads the layout, if kernels read it, within `time`. Throws Error.
