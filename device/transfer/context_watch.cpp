@@ -71,10 +71,6 @@ bool ContextWatch::ended() const noexcept {
   return false;
 }
 
-void ContextWatch::check() const {
-  if (ended()) throw Error(Failure::runtime, complaint(ordinal_));
-}
-
 std::string ContextWatch::complaint(int ordinal) {
   return "GPU " + std::to_string(ordinal) +
          ": its context has ended (cudaDeviceReset or cuCtxDestroy) while a transfer was under way";

@@ -24,7 +24,9 @@ class ContextWatch {
   /// Whether the driver certainly knows the context's memory, asked now.
   bool is_known() const noexcept { return !gone(); }
   /// Throws Error if the context has ended.
-  void check() const;
+  void check() const {
+    if (ended()) throw Error(Failure::runtime, complaint(ordinal_));
+  }
   static std::string complaint(int ordinal);
   /// Unique within the process; not 0.
   std::uint64_t number() const { return number_; }
