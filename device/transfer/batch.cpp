@@ -27,6 +27,10 @@ namespace {
 constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
 /// Between GPUs longer transfers also take only microseconds: each kernel moves several messages of a stream.
 constexpr std::int64_t most_held_peer_bytes = Gathering::long_bytes;
+/// The longest time for which queued transfers wait for those under way, which never end on a GPU that has failed.
+constexpr auto longest_hold = std::chrono::microseconds(100);
+/// Polls between two reads of the clock.
+constexpr std::uint32_t polls_per_look = 64;
 
 bool is_batchable(const Gpu& gpu, const Packing& packing) {
   return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end, gpu.policy);
@@ -92,6 +96,15 @@ bool Channel::launch_queued() noexcept {
   if (held.empty() && may_hold() && crowded()) return true;
   engine_->launch_queued(*this);
   return !held.empty();
+}
+
+bool Channel::crowded() {
+  if (latest_.ended() || one_before_.ended()) return false;
+  if (crowded_polls_++ % polls_per_look == 0) {
+    crowded_polls_ = 1;
+    if (std::chrono::steady_clock::now() - latest_began_ >= longest_hold) crowded_polls_ = 0;
+  }
+  return crowded_polls_ != 0;
 }
 
 /// Whether queued transfers may wait for more: only those from peers, since packed data are waited for to be sent.

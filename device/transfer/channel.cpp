@@ -21,10 +21,6 @@ constexpr std::uint32_t most_polls_before_yield = 4096;
 /// The runs, or the calls, that are given to the copy engine between two of the first polls of a probe. Either takes
 /// some 17 us; an end that is seen after three times as long would show nothing.
 constexpr std::int64_t runs_between_looks = 16, calls_between_looks = 8;
-/// The longest time for which queued transfers wait for those under way, which never end on a GPU that has failed.
-constexpr auto longest_hold = std::chrono::microseconds(100);
-/// Polls between two reads of the clock.
-constexpr std::uint32_t polls_per_look = 64;
 /// A launch that takes longer has loaded the kernel, as its first launch does, which shows nothing about the GPU.
 constexpr auto slow_launch = std::chrono::microseconds(40);
 
@@ -210,30 +206,10 @@ void Channel::check() {
   }
 }
 
-/// A later value of the flag is that of a later transfer with the same state: this launch has ended, too.
-bool Channel::Launch::ended() const {
-  if (flag == nullptr) return true;
-  const std::uint32_t value = std::atomic_ref(*flag).load(std::memory_order_acquire);
-  return static_cast<std::int32_t>(value - sequence) >= 0;
-}
-
-bool Channel::idle() const {
-  return latest_.ended();
-}
-
 bool Channel::at_rest() {
   if (!queue_mutex.try_lock()) return false;
   const LockGuard lock(queue_mutex, std::adopt_lock);
   return queue.empty() && held.empty() && idle();
-}
-
-bool Channel::crowded() {
-  if (latest_.ended() || one_before_.ended()) return false;
-  if (crowded_polls_++ % polls_per_look == 0) {
-    crowded_polls_ = 1;
-    if (std::chrono::steady_clock::now() - latest_began_ >= longest_hold) crowded_polls_ = 0;
-  }
-  return crowded_polls_ != 0;
 }
 
 void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) {

@@ -80,7 +80,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// Notes that the latest launch also sets the flag of this state.
   void launched_too(Transfer::State& state) REQUIRES(queue_mutex);
   /// Whether the flag of the latest launch is set.
-  bool idle() const REQUIRES(queue_mutex);
+  bool idle() const REQUIRES(queue_mutex) { return latest_.ended(); }
   /// Whether nothing is under way or queued. False also while another thread uses the queue.
   bool at_rest() EXCLUDES(queue_mutex);
   /// Whether the latest two launches are both under way, and have been for a short time only. Then queued transfers
@@ -170,7 +170,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
   struct Launch {
     std::uint32_t* flag = nullptr;
     std::uint32_t sequence = 0;
-    bool ended() const;
+    /// A later value of the flag is that of a later transfer with the same state: this launch has ended, too.
+    bool ended() const {
+      return flag == nullptr ||
+             static_cast<std::int32_t>(std::atomic_ref(*flag).load(std::memory_order_acquire) - sequence) >= 0;
+    }
   };
   Launch latest_ GUARDED_BY(queue_mutex), one_before_ GUARDED_BY(queue_mutex);
   std::chrono::steady_clock::time_point latest_began_ GUARDED_BY(queue_mutex);
