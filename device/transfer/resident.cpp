@@ -186,10 +186,6 @@ void Resident::launch() {
   ready_.store(true, std::memory_order_relaxed);
 }
 
-bool Resident::ready() const {
-  return ready_.load(std::memory_order_relaxed);
-}
-
 bool Resident::hand_over(const ResidentJob& job, const ResidentWork& work, Transfer::State& state) {
   const LockGuard lock(mutex_);
   if (served_ || !ready() || (job.blocks > 1 && relay_ == nullptr)) return false;

@@ -39,7 +39,7 @@ class Resident {
   void about_to_wait(WaitKind kind, bool may_launch) noexcept;
 
   /// Cheap test whether a job can be handed over; may return true although hand_over() then fails.
-  bool ready() const;
+  bool ready() const { return ready_.load(std::memory_order_relaxed); }
   /// Gives the kernel a job, which sets the flag of `state` at its end. False if the work must be launched instead.
   bool hand_over(const ResidentJob& job, const ResidentWork& work, Transfer::State& state);
   /// Whether the kernel that was given a job has ended, perhaps without doing it.
