@@ -218,7 +218,7 @@ void give_back_freed() noexcept try {
   constexpr std::size_t looked_at = 2;
   engine->lose_ended();
   engine->peers().exports().look_for_freed(looked_at);
-  engine->peers().unmap_freed(!engine->at_rest());
+  engine->peers().unmap_freed([engine] { return !engine->at_rest(); });
 } catch (const std::exception&) {
   // No memory: another time.
 }

@@ -213,19 +213,20 @@ bool Peers::is_idle(int ordinal) {
   }
 }
 
-void Peers::unmap_freed(bool under_way) {
-  std::chrono::steady_clock::time_point now;
+void Peers::unmap_freed(FunctionRef<bool()> under_way) {
+  std::chrono::steady_clock::time_point until;
   {
     const LockGuard lock(mutex_);
     const bool more = retire_freed();
     if (retired_.empty()) return;
-    now = std::chrono::steady_clock::now();
-    if (!more && now < close_again_) return;
-    close_again_ = now + closing_pause;
+    until = std::chrono::steady_clock::now();
+    if (!more && until < close_again_) return;
+    close_again_ = until + closing_pause;
   }
+  if (under_way()) until -= longest_open;
   const auto close = [=, this] {
     const LockGuard lock(mutex_);
-    close_retired(under_way ? now - longest_open : now);
+    close_retired(until);
   };
   in_time(close, std::chrono::milliseconds(0));
 }

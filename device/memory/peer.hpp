@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "base/mutex.hpp"
 #include "device/memory/export_table.hpp"
 #include "device/memory/exports.hpp"
@@ -48,8 +49,9 @@ class Peers {
   Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
   Mapping hold_again(const KnownMapping& known);
   /// Unmaps what exporters have freed, as far as nobody holds it and it does not wait for the program's work.
-  /// `under_way`: nor for the library's own, unless that goes on for long.
-  void unmap_freed(bool under_way = false);
+  /// If `under_way()`, asked only where there is something to unmap: nor for the library's own, unless that goes on for
+  /// long.
+  void unmap_freed(FunctionRef<bool()> under_way = [] { return false; });
   PeerStatistics statistics();
   /// The context of GPU `ordinal` has ended, and with it what was mapped for it.
   void lose(int ordinal) noexcept;

@@ -249,10 +249,10 @@ TEST_CASE("peers: nothing is unmapped while transfers are under way, unless for 
   pair.theirs.allocations.clear();
   pair.exporter.exports().look_for_freed(1);
   const auto began = std::chrono::steady_clock::now();
-  pair.importer.unmap_freed(/*under_way=*/true);
+  pair.importer.unmap_freed(/*under_way=*/[] { return true; });
   CHECK(pair.ours.open.size() == 1);
   while (!pair.ours.open.empty() && std::chrono::steady_clock::now() - began < std::chrono::seconds(10))
-    pair.importer.unmap_freed(/*under_way=*/true);
+    pair.importer.unmap_freed(/*under_way=*/[] { return true; });
   CHECK(pair.ours.open.empty());
   CHECK(std::chrono::steady_clock::now() - began >= std::chrono::microseconds(200));
 }
