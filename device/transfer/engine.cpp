@@ -139,12 +139,11 @@ void Engine::forget_view(int ordinal, void* view) noexcept {
   host_views_.free(view);
 }
 
-Gpu& Engine::gpu(int ordinal) {
+Gpu& Engine::new_gpu(int ordinal) {
   if (ordinal < 0 || ordinal >= max_gpus)
     throw Error(Failure::runtime, "GPU " + std::to_string(ordinal) + ": only GPUs 0 to " +
                                       std::to_string(max_gpus - 1) + " are supported");
   std::atomic<Gpu*>& slot = gpus_[ordinal];
-  if (Gpu* gpu = slot.load(std::memory_order_acquire); gpu && !gpu->watch->ended()) return *gpu;
   const LockGuard lock(gpus_mutex_);
   if (Gpu* gpu = slot.load(std::memory_order_acquire)) {
     if (!gpu->watch->ended()) return *gpu;

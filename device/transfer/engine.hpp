@@ -59,7 +59,10 @@ class Engine {
   Gates& gates() const { return *gates_; }
   /// Created on first use, and again if its context has been destroyed; everything obtained from the old one fails and
   /// must not be freed.
-  Gpu& gpu(int ordinal);
+  Gpu& gpu(int ordinal) {
+    Gpu* const known = ordinal >= 0 && ordinal < max_gpus ? gpus_[ordinal].load(std::memory_order_acquire) : nullptr;
+    return known != nullptr && !known->watch->ended() ? *known : new_gpu(ordinal);
+  }
   /// Whether all transfers that have been started are done, as far as is known without waiting.
   bool at_rest() const;
   /// Gives up the GPUs whose contexts have ended: nothing of them may be passed to the runtime any more.
@@ -194,6 +197,7 @@ class Engine {
   const BatchJob& job_of(Gpu& gpu, Channel& channel, PlannedTransfer& plan) REQUIRES(channel.queue_mutex);
 
   void lose(Gpu& gpu) noexcept REQUIRES(gpus_mutex_);
+  Gpu& new_gpu(int ordinal);
   std::unique_ptr<Gpu> make_gpu(int ordinal);
   std::optional<void*> registered(int ordinal, void* address);
   void register_now(int ordinal, void* address, std::size_t bytes);
