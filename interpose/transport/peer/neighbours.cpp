@@ -196,18 +196,6 @@ void note_unpacked_in_vain(int rank) {
   world->neighbours[static_cast<std::size_t>(rank)].packs_next = true;
 }
 
-bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
-  const LockGuard lock(world->mutex);
-  auto at = world->gpus.find(operand.ordinal);
-  if (at == world->gpus.end()) {
-    device::Exported own;
-    const auto* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
-    if (!device::export_memory(operand.ordinal, first, own, device::no_importers)) return false;
-    at = world->gpus.emplace(operand.ordinal, own).first;
-  }
-  return device::turn_of(memory) == device::turn_of(at->second);
-}
-
 void note_shared_gpu(int rank, int ordinal) {
   device::shared_with_others(ordinal, /*yields=*/world->rank > rank);
   const LockGuard lock(world->mutex);

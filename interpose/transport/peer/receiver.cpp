@@ -39,6 +39,20 @@ void prefetch(const Descriptor& descriptor) {
     __builtin_prefetch(reinterpret_cast<const std::byte*>(&descriptor) + at);
 }
 
+/// Whether memory that another process has exported is on the GPU of `operand`, where their kernels take turns. False if
+/// that cannot be told.
+bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
+  const LockGuard lock(world->mutex);
+  auto at = world->gpus.find(operand.ordinal);
+  if (at == world->gpus.end()) {
+    device::Exported own;
+    const auto* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
+    if (!device::export_memory(operand.ordinal, first, own, device::no_importers)) return false;
+    at = world->gpus.emplace(operand.ordinal, own).first;
+  }
+  return device::turn_of(memory) == device::turn_of(at->second);
+}
+
 }  // namespace
 
 std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64_t bytes) {

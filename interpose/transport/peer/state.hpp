@@ -238,9 +238,6 @@ bool has_refused(int rank, const Traffic& traffic) REQUIRES(world->mutex);
 void note_outcome(int rank, const Traffic& traffic, bool refused);
 /// A message that was not packed for being fetched, since the process had wanted fragments, would have been fetched.
 void note_unpacked_in_vain(int rank);
-/// Whether memory that another process has exported is on the GPU of `operand`, where their kernels take turns. False
-/// if that cannot be told.
-bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand);
 /// Notes that the process uses a GPU of this process too.
 void note_shared_gpu(int rank, int ordinal);
 /// For device::export_memory() of memory that process `rank` is to map.
