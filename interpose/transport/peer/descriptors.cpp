@@ -205,11 +205,6 @@ bool may_have_issued(int sender, const Envelope& envelope, int rts_index) {
   return found;
 }
 
-void mark_matched(Descriptor& descriptor) {
-  add_to(world->received_rts, 1);  // before a probe can miss the offer (peer_received_rts())
-  descriptor.matched.store(1);
-}
-
 // --- what they describe ----------------------------------------------------------------------------------------------
 
 namespace {

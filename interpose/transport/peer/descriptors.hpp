@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <thread>
 
+#include "base/one_thread.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose::peer {
@@ -55,7 +56,10 @@ bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t byt
 bool may_have_issued(int sender, const Envelope& envelope, int rts_index);
 
 /// Notes, and counts, that a receive or a matching probe of this process has got the RTS.
-void mark_matched(Descriptor& descriptor);
+inline void mark_matched(Descriptor& descriptor) {
+  add_to(world->received_rts, 1);  // before a probe can miss the offer (peer_received_rts())
+  descriptor.matched.store(1);
+}
 
 // --- receives of several threads -------------------------------------------------------------------------------------
 
