@@ -6,12 +6,6 @@
 
 namespace gpudt::interpose {
 
-void Arrival::note(const MPI_Status& status) {
-  source = status.MPI_SOURCE;
-  tag = status.MPI_TAG;
-  bytes = received_bytes(status);
-}
-
 void Arrival::recognise(ReceivePayload& payload, FunctionRef<MPI_Comm()> comm) {
   const Announced announced = payload.announced(bytes);
   if (!announced.fetched && peer::rts_index(bytes) >= 0) peer_received_plain(bytes, source, comm());

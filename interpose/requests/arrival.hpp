@@ -30,7 +30,11 @@ struct Arrival {
   std::int64_t bytes = 0;   ///< delivered by MPI; after recognise() those that the receive gets
   int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: the message is longer than `bytes`
 
-  void note(const MPI_Status& status);
+  void note(const MPI_Status& status) {
+    source = status.MPI_SOURCE;
+    tag = status.MPI_TAG;
+    bytes = received_bytes(status);
+  }
 
   /// Sets `bytes` and `error`. `comm()` returns the communicator, or MPI_COMM_NULL if it has been freed. Throws what
   /// the payload does.
