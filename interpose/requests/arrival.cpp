@@ -6,13 +6,10 @@
 
 namespace gpudt::interpose {
 
-void Arrival::recognise(ReceivePayload& payload, FunctionRef<MPI_Comm()> comm) {
-  const Announced announced = payload.announced(bytes);
-  if (!announced.fetched && peer::rts_index(bytes) >= 0) peer_received_plain(bytes, source, comm());
-  if (!announced.fetched && announced.bytes >= least_from_host && peer_checks() && payload.prefers_offers())
+void Arrival::came_plain(const ReceivePayload& payload, std::int64_t taken, FunctionRef<MPI_Comm()> comm) const {
+  if (peer::rts_index(bytes) >= 0) peer_received_plain(bytes, source, comm());
+  if (taken >= least_from_host && peer_checks() && payload.prefers_offers())
     publish_wish_for_offers(source, tag, comm());
-  bytes = announced.bytes;
-  error = announced.error;
 }
 
 bool Arrival::may_be_lost_rts(int code) const {

@@ -38,7 +38,14 @@ struct Arrival {
 
   /// Sets `bytes` and `error`. `comm()` returns the communicator, or MPI_COMM_NULL if it has been freed. Throws what
   /// the payload does.
-  void recognise(ReceivePayload& payload, FunctionRef<MPI_Comm()> comm);
+  void recognise(ReceivePayload& payload, FunctionRef<MPI_Comm()> comm) {
+    const Announced announced = payload.announced(bytes);
+    if (!announced.fetched) came_plain(payload, announced.bytes, comm);
+    bytes = announced.bytes;
+    error = announced.error;
+  }
+  /// The message is no RTS: `taken` bytes of it are the receive's.
+  void came_plain(const ReceivePayload& payload, std::int64_t taken, FunctionRef<MPI_Comm()> comm) const;
 
   /// Whether a receive that failed with `code` may have lost an RTS, so that release() is needed.
   bool may_be_lost_rts(int code) const;
