@@ -297,16 +297,6 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   return false;
 }
 
-std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t bytes) {
-  Recognise* tried = nullptr;
-  for (const ProtocolRow& row : protocols) {
-    if (row.recognise == nullptr || row.recognise == tried) continue;
-    tried = row.recognise;
-    if (auto receiver = tried(data, bytes)) return receiver;
-  }
-  return nullptr;
-}
-
 Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered,
                   const std::shared_ptr<SendPayload>& packs) {
   Message message{.bytes = operand.bytes(), .divided = operand.division != nullptr, .buffered = buffered};

@@ -55,6 +55,16 @@ bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
 
 }  // namespace
 
+std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t bytes) {
+  Recognise* tried = nullptr;
+  for (const ProtocolRow& row : protocols) {
+    if (row.recognise == nullptr || row.recognise == tried) continue;
+    tried = row.recognise;
+    if (auto receiver = tried(data, bytes)) return receiver;
+  }
+  return nullptr;
+}
+
 std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64_t bytes) {
   if (!peer_may_be_rts(bytes)) return nullptr;
   if (has_short_length(bytes)) return RendezvousReceiver::recognise_named(data, bytes, bytes);
