@@ -73,6 +73,7 @@ int main(int argc, char** argv) {
   MPI_Finalize();
   say(cudaStreamSynchronize(cuda) == cudaSuccess ? "the stream goes on" : "the stream has failed");
   cudaMemcpy(numbers.data(), data, count * sizeof(double), cudaMemcpyDefault);
-  if (mode == "pending" || mode == "long") say(numbers == std::vector<double>(count, 1.0) || rank > 1 ? "right" : "wrong");
+  if (mode == "pending" || mode == "long")
+    say(numbers == std::vector<double>(count, 1.0) || rank > 1 ? "right" : "wrong");
   return 0;
 }

@@ -39,8 +39,8 @@ void prefetch(const Descriptor& descriptor) {
     __builtin_prefetch(reinterpret_cast<const std::byte*>(&descriptor) + at);
 }
 
-/// Whether memory that another process has exported is on the GPU of `operand`, where their kernels take turns. False if
-/// that cannot be told.
+/// Whether memory that another process has exported is on the GPU of `operand`, where their kernels take turns. False
+/// if that cannot be told.
 bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
   const LockGuard lock(world->mutex);
   auto at = world->gpus.find(operand.ordinal);
