@@ -1,6 +1,7 @@
 // What the CUDA runtime's functions of the simulated device share: the current device, the last error, and checks.
 #pragma once
 
+#include "device/sim/capture.hpp"
 #include "device/sim/operations.hpp"
 
 namespace gpudt::sim {
@@ -22,6 +23,15 @@ template <class Action>
 cudaError_t call(Action&& action) {
   const cudaError_t error = usable(current_device);
   return note(error == cudaSuccess ? action() : error);
+}
+
+/// call() for a function that captures may forbid.
+template <class Action>
+cudaError_t call_unsafe(Action&& action) {
+  return call([&] {
+    const cudaError_t error = capture_forbids_unsafe();
+    return error == cudaSuccess ? action() : error;
+  });
 }
 
 /// call() for a function that takes one of the program's streams.

@@ -2,15 +2,16 @@
 // libcudart. Each call checks, acts on the calling thread's current device, and notes its error as CUDA does.
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "device/sim/api_calls.hpp"
+#include "device/sim/capture.hpp"
 
 namespace {
 
 using gpudt::sim::call;
 using gpudt::sim::call_event;
 using gpudt::sim::call_stream;
+using gpudt::sim::call_unsafe;
 using gpudt::sim::copy;
 using gpudt::sim::current_device;
 using gpudt::sim::event_of;
@@ -25,12 +26,13 @@ using gpudt::sim::Memory;
 using gpudt::sim::note;
 using gpudt::sim::stream_of;
 using gpudt::sim::StreamRef;
+using gpudt::sim::Use;
 using gpudt::sim::valid_device;
 
 constexpr std::size_t pitch_alignment = 512;
 
 cudaError_t allocate(Kind kind, void** address, std::size_t size, bool exportable, unsigned flags = 0) {
-  return call([&] {
+  return call_unsafe([&] {
     if (!address) return cudaErrorInvalidValue;
     return Memory::instance().allocate(kind, current_device, size, address, exportable, flags);
   });
@@ -48,8 +50,7 @@ cudaError_t record(cudaEvent_t handle, cudaStream_t stream_handle) {
   return call_event(handle, [&](auto& event) {
     const StreamRef stream = stream_of(stream_handle, current_device);
     if (!stream || stream->device != event.device) return cudaErrorInvalidResourceHandle;
-    event.record(stream);
-    return cudaSuccess;
+    return event_record(event, stream);
   });
 }
 
@@ -81,7 +82,7 @@ cudaError_t cudaMallocPitch(void** address, size_t* pitch, size_t width, size_t 
 }
 
 cudaError_t cudaFree(void* address) {
-  return call([&] { return gpudt::sim::free_device(address); });
+  return call_unsafe([&] { return gpudt::sim::free_device(address); });
 }
 
 cudaError_t cudaMallocHost(void** address, size_t size) {
@@ -93,7 +94,7 @@ cudaError_t cudaHostAlloc(void** address, size_t size, unsigned int flags) {
 }
 
 cudaError_t cudaFreeHost(void* address) {
-  return call([&] { return gpudt::sim::free_pinned(address); });
+  return call_unsafe([&] { return gpudt::sim::free_pinned(address); });
 }
 
 cudaError_t cudaHostRegister(void* address, size_t size, unsigned int flags) {
@@ -129,6 +130,7 @@ cudaError_t cudaMallocManaged(void** address, size_t size, unsigned int flags) {
 cudaError_t cudaMallocAsync(void** address, size_t size, cudaStream_t stream) {
   return call_stream(stream, [&](const StreamRef& found) {
     if (!address) return cudaErrorInvalidValue;
+    if (const cudaError_t error = capture_forbids(*found, Use::question)) return error;
     return Memory::instance().allocate(Kind::device, found->device, size, address);
   });
 }
@@ -140,6 +142,7 @@ cudaError_t cudaMallocFromPoolAsync(void** address, size_t size, cudaMemPool_t, 
 cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
   return call_stream(stream, [&](const StreamRef& found) {
     if (Memory::instance().find(address).begin != address) return cudaErrorInvalidValue;
+    if (const cudaError_t error = capture_forbids(*found, Use::question)) return error;
     found->submit(gpudt::sim::Effort::bookkeeping, [address] { Memory::instance().release(address, false); });
     return cudaSuccess;
   });
@@ -180,7 +183,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpy
 
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind) {
-  return call([&] {
+  return call_unsafe([&] {
     return copy({to, to_pitch}, {const_cast<void*>(from), from_pitch}, {width, height}, kind, legacy(), true);
   });
 }
@@ -212,7 +215,7 @@ cudaError_t cudaMemsetAsync(void* address, int value, size_t count, cudaStream_t
 }
 
 cudaError_t cudaMemset2D(void* address, size_t pitch, int value, size_t width, size_t height) {
-  return call([&] { return fill({address, pitch}, value, {width, height}, legacy(), true); });
+  return call_unsafe([&] { return fill({address, pitch}, value, {width, height}, legacy(), true); });
 }
 
 cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t width, size_t height,
@@ -252,8 +255,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return call_event(event, [&](auto& found) {
     const StreamRef waiting = stream_of(stream, current_device);
     if (!waiting) return cudaErrorInvalidResourceHandle;
-    found.hold(waiting);
-    return cudaSuccess;
+    return event_hold(found, waiting);
   });
 }
 
@@ -273,24 +275,10 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags) {
   });
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return call_stream(stream, [&](const StreamRef&) {
-    if (!status) return cudaErrorInvalidValue;
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  if (!mode) return note(cudaErrorInvalidValue);
-  std::swap(*mode, current);
-  return cudaSuccess;
-}
-
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* user_data) {
   return call_stream(stream, [&](const StreamRef& found) {
     if (!function) return cudaErrorInvalidValue;
+    if (const cudaError_t error = capture_forbids(*found, Use::work)) return error;
     found->submit(gpudt::sim::Effort::bookkeeping, [function, user_data, device = found->device] {
       if (Executor::instance().sticky(device) == cudaSuccess) function(user_data);
     });

@@ -249,6 +249,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaDeviceSynchronize(void) {
   return call([] {
+    if (const cudaError_t error = gpudt::sim::capture_forbids_synchronizing(current_device)) return error;
     Executor::instance().wait_device(current_device);
     return Executor::instance().sticky(current_device);
   });

@@ -18,6 +18,7 @@
 #include "base/nap.hpp"
 #include "base/numbers.hpp"
 #include "base/signals.hpp"
+#include "device/sim/capture.hpp"
 #include "device/sim/context_lock.hpp"
 #include "device/sim/memory.hpp"
 
@@ -112,6 +113,7 @@ Stream::Stream(int device_number, unsigned stream_flags, int stream_priority, bo
     : device(device_number), flags(stream_flags), priority(stream_priority), legacy(is_legacy) {}
 
 Point Stream::submit(Effort effort, std::function<void()> work) {
+  if (captured(*this, effort, work)) return {shared_from_this(), 0};
   if (queue_length() == 0) return put(effort, std::move(work));
   const SharedLock of_launch(context_lock());
   {
@@ -125,7 +127,7 @@ Point Stream::submit(Effort effort, std::function<void()> work) {
 Point Stream::put(Effort effort, std::function<void()> work) {
   Executor& executor = Executor::instance();
   const LockGuard lock(executor.mutex_);
-  queue_.push_back({effort, std::move(work), executor.before(*this)});
+  queue_.push_back({{effort, std::move(work)}, executor.before(*this)});
   ++submitted_;
   if (!started_) {
     started_ = true;
@@ -159,7 +161,7 @@ void Stream::work() {
     queue_.pop_front();
     for (const Point& point : item.after) executor.wait(point, lock);
     lock.unlock();
-    run(item);
+    perform(device, item.operation);
     item = {};  // releases what the work holds before its end is visible
     lock.lock();
     ++completed_;
@@ -168,13 +170,13 @@ void Stream::work() {
   std::erase(executor.streams_, shared_from_this());
 }
 
-void Stream::run(Item& item) const {
+void Stream::perform(int device, const Operation& operation) {
   Executor& executor = Executor::instance();
-  if (item.effort == Effort::bookkeeping) {
-    item.work();
+  if (operation.effort == Effort::bookkeeping) {
+    operation.work();
   } else if (executor.sticky(device) == cudaSuccess) {
     executor.delay();
-    if (!run_guarded(item.work)) executor.set_sticky(device, cudaErrorIllegalAddress);
+    if (!run_guarded(operation.work)) executor.set_sticky(device, cudaErrorIllegalAddress);
   }
 }
 

@@ -31,12 +31,22 @@ enum class Effort {
   bookkeeping,  ///< events, host functions: no delay, always runs
 };
 
+struct Operation {
+  Effort effort;
+  std::function<void()> work;
+};
+
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   Stream(int device, unsigned flags, int priority, bool legacy);
 
-  /// Queues work, once there is room for it (context_lock.hpp); returns the point that its end reaches.
+  /// Queues work, once there is room for it (context_lock.hpp); returns the point that its end reaches. If the stream
+  /// is being captured, the work goes into the graph (capture.hpp), and the point is reached.
   Point submit(Effort effort, std::function<void()> work);
+  /// Queues work at once.
+  Point put(Effort effort, std::function<void()> work);
+  /// Does on the calling thread, a worker, what a stream of the device does.
+  static void perform(int device, const Operation& operation);
   Point last();
   bool idle();
   const int device;
@@ -47,13 +57,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
  private:
   friend class Executor;
   struct Item {
-    Effort effort;
-    std::function<void()> work;
+    Operation operation;
     std::vector<Point> after;
   };
-  Point put(Effort effort, std::function<void()> work);
   void work();
-  void run(Item& item) const;
 
   std::deque<Item> queue_;
   std::uint64_t submitted_ = 0, completed_ = 0;

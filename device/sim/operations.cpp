@@ -4,10 +4,10 @@
 
 #include <cstring>
 #include <new>
-#include <unordered_map>
 
-#include "base/mutex.hpp"
+#include "device/sim/capture.hpp"
 #include "device/sim/context_lock.hpp"
+#include "device/sim/registry.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -17,40 +17,6 @@ std::atomic<bool> forked{false};
 void watch_forks() {
   [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 }
-
-/// Objects by their handle, which is their address. Never destroyed.
-template <class Object, class Handle>
-class Registry {
- public:
-  Handle add(std::shared_ptr<Object> object) {
-    const auto handle = reinterpret_cast<Handle>(object.get());
-    const LockGuard lock(mutex_);
-    objects_[handle] = std::move(object);
-    return handle;
-  }
-  std::shared_ptr<Object> find(Handle handle) {
-    const LockGuard lock(mutex_);
-    const auto at = objects_.find(handle);
-    return at == objects_.end() ? nullptr : at->second;
-  }
-  std::shared_ptr<Object> remove(Handle handle) {
-    const LockGuard lock(mutex_);
-    const auto at = objects_.find(handle);
-    if (at == objects_.end()) return nullptr;
-    auto object = std::move(at->second);
-    objects_.erase(at);
-    return object;
-  }
-  template <class Predicate>
-  void remove_if(Predicate predicate) {
-    const LockGuard lock(mutex_);
-    std::erase_if(objects_, [&](const auto& entry) { return predicate(*entry.second); });
-  }
-
- private:
-  Mutex mutex_;
-  std::unordered_map<Handle, std::shared_ptr<Object>> objects_ GUARDED_BY(mutex_);
-};
 
 auto& streams() {
   static auto* registry = new Registry<Stream, cudaStream_t>;
@@ -87,6 +53,7 @@ bool direction_fits(cudaMemcpyKind direction, Kind to, Kind from) {
 }
 
 cudaError_t submit(const StreamRef& stream, bool blocking, std::function<void()> work) {
+  if (const cudaError_t error = capture_forbids(*stream, Use::work)) return error;
   const Point end = stream->submit(Effort::device_work, std::move(work));
   if (blocking) Executor::instance().wait(end);
   return Executor::instance().sticky(stream->device);
@@ -112,6 +79,7 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorMapBufferObjectFailed, "cudaErrorMapBufferObjectFailed", "mapping of buffer object failed"},
     {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported", "peer access is not supported"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
@@ -123,6 +91,17 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorNotPermitted, "cudaErrorNotPermitted", "operation not permitted"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+    {cudaErrorGraphExecUpdateFailure, "cudaErrorGraphExecUpdateFailure",
+     "the graph update was not performed because it included changes which violated constraints specific to "
+     "instantiated graph update"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
@@ -157,22 +136,26 @@ StreamRef stream_of(cudaStream_t handle, int current_device) {
 cudaError_t stream_destroy(cudaStream_t handle) {
   const StreamRef stream = streams().remove(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
+  drop_capture(*stream);
   Executor::instance().destroy(stream);
   return cudaSuccess;
 }
 
 cudaError_t stream_query(Stream& stream) {
+  if (const cudaError_t error = capture_forbids(stream, Use::question)) return error;
   const bool idle = stream.idle();
   if (const cudaError_t error = Executor::instance().sticky(stream.device)) return error;
   return idle ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t stream_synchronize(Stream& stream) {
+  if (const cudaError_t error = capture_forbids(stream, Use::question)) return error;
   Executor::instance().wait(stream.last());
   return Executor::instance().sticky(stream.device);
 }
 
 void forget_streams_and_events(int device) {
+  drop_captures(device);
   streams().remove_if([device](const Stream& stream) { return stream.device == device; });
   events().remove_if([device](const Event& event) { return event.device == device; });
 }
@@ -214,6 +197,18 @@ cudaError_t event_destroy(cudaEvent_t handle) {
 
 EventRef event_of(cudaEvent_t handle) {
   return events().find(handle);
+}
+
+cudaError_t event_record(Event& event, const StreamRef& stream) {
+  const cudaError_t error = capture_forbids(*stream, Use::question);
+  if (error == cudaSuccess) event.record(stream);
+  return error;
+}
+
+cudaError_t event_hold(Event& event, const StreamRef& stream) {
+  const cudaError_t error = capture_forbids(*stream, Use::question);
+  if (error == cudaSuccess) event.hold(stream);
+  return error;
 }
 
 // --- work ----------------------------------------------------------------------------------------------------------

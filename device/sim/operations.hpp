@@ -25,6 +25,9 @@ cudaError_t event_create(int device, unsigned flags, cudaEvent_t* event);
 cudaError_t event_open(const cudaIpcEventHandle_t& handle, int device, cudaEvent_t* event);
 cudaError_t event_destroy(cudaEvent_t handle);
 EventRef event_of(cudaEvent_t handle);
+// Not in a stream that is being captured.
+cudaError_t event_record(Event& event, const StreamRef& stream);
+cudaError_t event_hold(Event& event, const StreamRef& stream);
 
 /// Rows of bytes at a pitch; one row for plain memory.
 struct Rows {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 
+#include "device/sim/capture.hpp"
 #include "device/sim/operations.hpp"
 
 namespace gpudt::sim {
@@ -149,10 +150,7 @@ int device_of_stream(void* handle, int* device) {
 int wait_event(void* handle, void* event_handle) {
   const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
   if (!event) return cudaErrorInvalidResourceHandle;
-  return with_stream(handle, [&](const StreamRef& stream) {
-    event->hold(stream);
-    return cudaSuccess;
-  });
+  return with_stream(handle, [&](const StreamRef& stream) { return event_hold(*event, stream); });
 }
 
 int create_event(int device, void** event) {
@@ -166,15 +164,13 @@ int create_event(int device, void** event) {
 int record_event(void* event_handle, void* handle) {
   const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
   if (!event) return cudaErrorInvalidResourceHandle;
-  return with_stream(handle, [&](const StreamRef& stream) {
-    event->record(stream);
-    return cudaSuccess;
-  });
+  return with_stream(handle, [&](const StreamRef& stream) { return event_record(*event, stream); });
 }
 
 int query_default(int device) {
   if (const cudaError_t error = usable(device)) return error;
   const StreamRef legacy = Executor::instance().legacy(device);
+  if (const cudaError_t error = capture_forbids(*legacy, Use::look)) return error;
   return Executor::instance().default_idle(device) ? stream_query(*legacy) : cudaErrorNotReady;
 }
 
@@ -199,6 +195,7 @@ int memset_async(void* address, int value, std::size_t bytes, void* handle) {
 }
 
 int submit(Stream& stream, void (*kernel)(void*), const void* args, std::size_t bytes) {
+  if (const cudaError_t error = capture_forbids(stream, Use::work)) return error;
   std::shared_ptr<char[]> copied(new char[bytes]);
   std::memcpy(copied.get(), args, bytes);
   stream.submit(Effort::device_work, [kernel, copied] { kernel(copied.get()); });
@@ -211,7 +208,23 @@ int launch(void* handle, void (*kernel)(void*), const void* args, std::size_t by
 
 int launch_default(int device, void (*kernel)(void*), const void* args, std::size_t bytes) {
   if (const cudaError_t error = usable(device)) return error;
-  return submit(*Executor::instance().legacy(device), kernel, args, bytes);
+  const StreamRef legacy = Executor::instance().legacy(device);
+  const cudaError_t error = capture_forbids(*legacy, Use::look);
+  return error == cudaSuccess ? submit(*legacy, kernel, args, bytes) : error;
+}
+
+int is_captured(void* handle) {
+  const StreamRef stream = find_stream(handle);
+  return stream && capture_state(*stream).status != cudaStreamCaptureStatusNone ? 1 : 0;
+}
+
+int keep_with_graph(void* handle, void (*released)(void*), void* data) {
+  return with_stream(handle, [&](const StreamRef& stream) {
+    const GraphRef graph = capture_state(*stream).graph;
+    if (!graph) return cudaErrorStreamCaptureInvalidated;
+    graph->kept.push_back(user_object(released, data));
+    return cudaSuccess;
+  });
 }
 
 constexpr gpudt_sim_api_table table = {
@@ -252,6 +265,8 @@ constexpr gpudt_sim_api_table table = {
     .copy_rows_async = copy_rows_async,
     .memset_async = memset_async,
     .launch = launch,
+    .is_captured = is_captured,
+    .keep_with_graph = keep_with_graph,
     .error_string = [](int error) { return error_string(static_cast<cudaError_t>(error)); },
 };
 

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 11
+#define GPUDT_SIM_API_VERSION 12
 
 #define GPUDT_SIM_FIRST_BUS 0x10 /* the PCI bus of device 0; each device has one */
 
@@ -76,7 +76,8 @@ struct gpudt_sim_api_table {
   int (*event_create)(int device, void** event);
   int (*event_destroy)(void* event);
   int (*event_record)(void* event, void* stream);
-  /* launch() in the device's legacy default stream. */
+  /* launch() in the device's legacy default stream. While a blocking stream is being captured, this and the next are
+   * cudaErrorStreamCaptureImplicit, and do not invalidate the capture. */
   int (*default_launch)(int device, void (*kernel)(void*), const void* args, size_t bytes);
   int (*default_query)(int device); /* stream_query() of that stream */
 
@@ -84,9 +85,14 @@ struct gpudt_sim_api_table {
   int (*copy_rows_async)(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          void* stream);
   int (*memset_async)(void* address, int value, size_t bytes, void* stream);
-  /* Runs kernel(copy of the `bytes` bytes at `args`) on the stream. A fault in it is cudaErrorIllegalAddress, which
-   * sticks to the device. */
+  /* Runs kernel(copy of the `bytes` bytes at `args`), the same copy in all launches of a graph, on the stream. A fault
+   * in it is cudaErrorIllegalAddress, which sticks to the device. */
   int (*launch)(void* stream, void (*kernel)(void* args), const void* args, size_t bytes);
+
+  int (*is_captured)(void* stream); /* 1 or 0 */
+  /* Calls released(data) in another thread when the graph into which the stream is being captured has been destroyed,
+   * with all that was made of it; not after an error. */
+  int (*keep_with_graph)(void* stream, void (*released)(void*), void* data);
 
   const char* (*error_string)(int error);
 };

@@ -21,6 +21,7 @@ namespace gpudt::device {
 namespace {
 
 constexpr int not_ready = 600;    // cudaErrorNotReady
+constexpr int implicit = 906;     // cudaErrorStreamCaptureImplicit
 constexpr int no_memory = 2;      // cudaErrorMemoryAllocation
 constexpr int invalid_value = 1;  // cudaErrorInvalidValue
 constexpr int multiprocessors = 8;
@@ -57,6 +58,9 @@ void meet_on_worker(void* given) {
   if (meeting.told != nullptr)
     std::atomic_ref<std::uint32_t>(*meeting.told).store(meeting.value, std::memory_order_release);
   std::for_each_n(meeting.wait, meeting.waits, wait_at);
+  std::for_each_n(meeting.wait, meeting.waits, [](const GateWait& gate) {
+    if (gate.closes) std::atomic_ref<std::uint32_t>(*gate.done).store(0, std::memory_order_release);
+  });
 }
 
 template <class Args>
@@ -197,11 +201,14 @@ class SimRuntime final : public Runtime {
   }
   bool signal_default_async(int ordinal, std::uint32_t* flag, std::uint32_t value, bool /*per_thread*/) override {
     const Signal signal = {flag, value};
-    check(api_.default_launch(ordinal, set_flag, &signal, sizeof signal), "signalling");
+    const int error = api_.default_launch(ordinal, set_flag, &signal, sizeof signal);
+    if (error == implicit) return false;
+    check(error, "signalling");
     return true;
   }
-  bool default_stream_idle(int ordinal, bool /*while_capturing*/) override {
-    return done(api_.default_query(ordinal), "running work");
+  bool default_stream_idle(int ordinal, bool while_capturing) override {
+    const int error = api_.default_query(ordinal);
+    return error == implicit ? while_capturing : done(error, "running work");
   }
 
   void copy_async(int, void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
@@ -244,6 +251,12 @@ class SimRuntime final : public Runtime {
     int device = -1;
     check(api_.stream_device(stream, &device), "asking for a stream's device");
     return device;
+  }
+  bool is_captured(int, StreamHandle stream) override { return api_.is_captured(stream) != 0; }
+  void keep_with_graph(int, StreamHandle stream, void (*released)(void*), void* data) override {
+    const int error = api_.keep_with_graph(stream, released, data);
+    if (error != 0) released(data);
+    check(error, "keeping an operation with a graph");
   }
   void meet(int, const Meeting& meeting, StreamHandle stream) override {
     check(api_.launch(stream, meet_on_worker, &meeting, sizeof meeting), "making a stream wait for the host");
