@@ -144,12 +144,10 @@ double in_stream(const Stream& stream, const Message& message, double& host) {
   return time;
 }
 
-double in_graph([[maybe_unused]] const Stream& stream, [[maybe_unused]] const Message& message) {
-#if GPUDT_BY_HAND
+double in_graph(const Stream& stream, const Message& message) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  // The simulated device has no graphs.
-  if (cudaStreamBeginCapture(stream.cuda, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return 0;
+  require(cudaStreamBeginCapture(stream.cuda, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   enqueue(stream, message, to_and_fro);
   require(cudaStreamEndCapture(stream.cuda, &graph), "cudaStreamEndCapture");
   require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
@@ -158,9 +156,6 @@ double in_graph([[maybe_unused]] const Stream& stream, [[maybe_unused]] const Me
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
   return time;
-#else
-  return 0;
-#endif
 }
 
 /// What a program does without streams of MPI: it waits for its stream before it calls MPI.

@@ -1,6 +1,5 @@
 // Kinds of memory, several GPUs in one process, MPI_BOTTOM, and very large messages.
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 
@@ -10,40 +9,29 @@ using namespace gpudt::test;
 
 namespace {
 
-/// A stream that is being captured, so strictly that calls which might break that are errors. The simulated device has
-/// none: there it is nothing.
+/// A stream that is being captured, so strictly that calls which might break that are errors.
 class Capture {
  public:
   Capture() {
-    if (!possible_) return;
+    if (host_only()) return;
     REQUIRE(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) == cudaSuccess);
-    constexpr int strictly = 0;  // cudaStreamCaptureModeGlobal
-    REQUIRE(function<int (*)(cudaStream_t, int)>("cudaStreamBeginCapture")(stream_, strictly) == 0);
+    REQUIRE(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal) == cudaSuccess);
   }
   /// The error that ending it gives.
-  int end() {
-    if (!possible_) return cudaSuccess;
-    void* graph = nullptr;
-    const int code = function<int (*)(cudaStream_t, void**)>("cudaStreamEndCapture")(stream_, &graph);
-    if (graph != nullptr) function<int (*)(void*)>("cudaGraphDestroy")(graph);
-    return code;
+  cudaError_t end() {
+    if (host_only()) return cudaSuccess;
+    cudaGraph_t graph = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    return error;
   }
   ~Capture() {
-    if (possible_) cudaStreamDestroy(stream_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
  private:
-  /// Of the CUDA runtime; the simulated one's headers do not have it.
-  template <class Function>
-  static Function function(const char* name) {
-    void* const found = dlsym(RTLD_DEFAULT, name);
-    REQUIRE(found != nullptr);
-    return reinterpret_cast<Function>(found);
-  }
-
-  const bool possible_ = !host_only() && dlsym(RTLD_DEFAULT, "gpudt_sim_api") == nullptr;
   cudaStream_t stream_ = nullptr;
 };
 

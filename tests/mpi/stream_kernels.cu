@@ -33,12 +33,12 @@ __global__ void append(const double* numbers, std::size_t count, std::size_t ste
 
 }  // namespace
 
-void launch_add(double* numbers, std::size_t count, double value, int microseconds, cudaStream_t stream) {
+void launch_add_on_gpu(double* numbers, std::size_t count, double value, int microseconds, cudaStream_t stream) {
   add<<<16, threads, 0, stream>>>(numbers, count, value, 1000ULL * static_cast<unsigned>(microseconds));
 }
 
-void launch_append(const double* numbers, std::size_t count, std::size_t step, double* log, int* entries,
-                   cudaStream_t stream) {
+void launch_append_on_gpu(const double* numbers, std::size_t count, std::size_t step, double* log, int* entries,
+                          cudaStream_t stream) {
   append<<<1, threads, 0, stream>>>(numbers, count, step, log, entries);
 }
 

@@ -1,4 +1,4 @@
-// Kernels of the tests of graphs. Needs CUDA (compiled only then).
+// Kernels of the tests of graphs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,5 +14,10 @@ void launch_add(double* numbers, std::size_t count, double value, int microsecon
 /// for i = step, 2 step, ...
 void launch_append(const double* numbers, std::size_t count, std::size_t step, double* log, int* entries,
                    cudaStream_t stream);
+
+// The same on GPUs alone; only where there is nvcc.
+void launch_add_on_gpu(double* numbers, std::size_t count, double value, int microseconds, cudaStream_t stream);
+void launch_append_on_gpu(const double* numbers, std::size_t count, std::size_t step, double* log, int* entries,
+                          cudaStream_t stream);
 
 }  // namespace gpudt::test
