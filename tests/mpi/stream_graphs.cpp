@@ -1,7 +1,11 @@
 // Operations that are enqueued while a stream is being captured: each launch of the graph communicates anew.
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <ctime>
 #include <functional>
 #include <thread>
 
@@ -75,6 +79,38 @@ class Log {
 std::vector<double> each_launch(double first, int count = launches) {
   return counted(static_cast<std::size_t>(count), first + 1);
 }
+
+/// Holds the thread that makes it up now and then for a moment, wherever it is, so that others come in between.
+class Interruptions {
+ public:
+  Interruptions() {
+    struct sigaction nap = {};
+    nap.sa_handler = [](int) {
+      constexpr timespec moment = {0, 20000};
+      nanosleep(&moment, nullptr);
+    };
+    nap.sa_flags = SA_RESTART;
+    sigaction(SIGUSR1, &nap, &before_);
+    thread_ = std::thread([this, interrupted = pthread_self()] {
+      while (!over_) {
+        pthread_kill(interrupted, SIGUSR1);
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    });
+  }
+  ~Interruptions() {
+    over_ = true;
+    thread_.join();
+    sigaction(SIGUSR1, &before_, nullptr);
+  }
+  Interruptions(const Interruptions&) = delete;
+  Interruptions& operator=(const Interruptions&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -305,4 +341,31 @@ TEST_CASE("When a graph is gone, handles that it needed are freed", "[graphs]") 
   }
   CHECK(eventually([&] { return deleted == 1; }));
   MPI_Type_free_keyval(&keyval);
+}
+
+// The library's thread looks through the calls of all graphs, also of the one that is being captured.
+TEST_CASE("Many calls are captured again and again while the library's thread is busy", "[graphs][busy]") {
+  if (!all_have_partners()) return;
+  constexpr int captures = 130, messages = 250, launches_each = 3;
+  const EnqueuingStream stream;
+  Numbers out(messages), in(messages);
+  Log arrived;
+  out.write(stream.cuda(), 1000.0 * (rank() + 1));
+  stream.synchronize();
+  for (int capture = 0; capture < captures; ++capture) {
+    step("capture " + std::to_string(capture));
+    const Graph graph(stream.cuda(), [&] {
+      const Interruptions interruptions;
+      std::array<MPI_Request, 2 * messages> requests{};
+      launch_add(out.device(), messages, 1, 0, stream.cuda());
+      for (int i = 0; i < messages; ++i) {
+        MPI_OK(MPIX_Irecv_enqueue(in.device() + i, 1, MPI_DOUBLE, partner(), i, stream.comm(), &requests[2 * i]));
+        MPI_OK(MPIX_Isend_enqueue(out.device() + i, 1, MPI_DOUBLE, partner(), i, stream.comm(), &requests[2 * i + 1]));
+      }
+      MPI_OK(MPIX_Waitall_enqueue(2 * messages, requests.data(), MPI_STATUSES_IGNORE));
+      arrived.append(in, 1, stream.cuda());
+    });
+    for (int launch = 0; launch < launches_each; ++launch) graph.launch();
+  }
+  CHECK(arrived.entries(stream.cuda()) == each_launch(1000.0 * (partner() + 1), captures * launches_each));
 }
