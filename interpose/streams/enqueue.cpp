@@ -23,14 +23,14 @@ struct CallRelease {
 };
 using CallOwner = std::unique_ptr<EnqueuedCall, CallRelease>;
 
-constexpr std::chrono::milliseconds longest_release{100};  ///< until CUDA tells that a graph is gone
+constexpr std::chrono::milliseconds longest_release{100};  ///< until the thread knows that a graph is gone
 
-/// Whether it is of a graph that is gone.
+/// Whether it is of a graph that is gone, of which no launch is under way.
 bool is_given_up(const EnqueuedCall& call) {
-  return call.in_graph && call.graphs.load(std::memory_order_acquire) == 0;
+  return call.forgotten.load(std::memory_order_acquire);
 }
 
-/// is_given_up(), which CUDA tells a moment after the program has destroyed the graph.
+/// is_given_up(), which comes a moment after the program has destroyed the graph.
 bool is_soon_given_up(const EnqueuedCall& call) {
   const auto until = std::chrono::steady_clock::now() + longest_release;
   while (!is_given_up(call)) {

@@ -59,6 +59,7 @@ struct EnqueuedCall : Recycled<EnqueuedCall> {
   bool in_graph = false;
   std::uint64_t number = 0;               ///< in the order of calls that enqueue
   std::atomic<int> graphs{0};             ///< that may still come to the gate
+  std::atomic<bool> forgotten{false};     ///< by the thread, since its graphs are gone
   bool under_way = false;                 ///< only for the thread
   EnqueuedCall* next_incoming = nullptr;  ///< of those that the thread has not taken yet
 

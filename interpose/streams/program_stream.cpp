@@ -150,7 +150,10 @@ int ProgramStream::forget_graphs() {
   const auto count = static_cast<int>(in_graphs_.end() - gone);
   const std::vector<EnqueuedCall*> forgotten(gone, in_graphs_.end());
   in_graphs_.erase(gone, in_graphs_.end());
-  for (EnqueuedCall* const call : forgotten) call->release();
+  for (EnqueuedCall* const call : forgotten) {
+    call->forgotten.store(true, std::memory_order_release);
+    call->release();
+  }
   return count;
 }
 
