@@ -24,7 +24,8 @@ struct Exported {
 static_assert(std::has_unique_object_representations_v<Exported>);  // it is compared and sent as bytes
 
 /// The same for processes whose kernels take turns on the GPU of the memory, so that none should wait there for
-/// another. That are all that use the GPU, unless CUDA MPS serves them.
+/// another. That are all that use the GPU, unless CUDA MPS serves them. If it serves only some, or several daemons do,
+/// the answer makes these slower, not wrong.
 inline std::array<unsigned char, 16> turn_of(const Exported& memory) {
   std::array<unsigned char, 16> turn = std::to_array(memory.gpu);
   if (memory.shares != 0)

@@ -336,7 +336,7 @@ std::optional<std::size_t> BoardExchange::shared_root() const {
     if (all_[rank].taken == 0) continue;
     if (!takes_only_from(rank, root)) return std::nullopt;
     ++receivers;
-    if (leader_of(rank) == leader_of(root)) ++near_root;
+    if (std::ranges::equal(all_[rank].to.gpu, all_[root].from.gpu)) ++near_root;  // no link lies between
   }
   const bool divides = receivers == found->given && 2 * near_root <= receivers && sharing_leaders(root).size() >= 2;
   return divides ? std::optional(root) : std::nullopt;
