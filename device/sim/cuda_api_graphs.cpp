@@ -39,18 +39,9 @@ struct References {
   std::atomic<unsigned> count;
 };
 
-auto& graphs() {
-  static auto* registry = new Registry<Graph, cudaGraph_t>;
-  return *registry;
-}
-auto& executables() {
-  static auto* registry = new Registry<Executable, cudaGraphExec_t>;
-  return *registry;
-}
-auto& user_objects() {
-  static auto* registry = new Registry<References, cudaUserObject_t>;
-  return *registry;
-}
+constexpr auto graphs = Registry<Graph, cudaGraph_t>::instance;
+constexpr auto executables = Registry<Executable, cudaGraphExec_t>::instance;
+constexpr auto user_objects = Registry<References, cudaUserObject_t>::instance;
 
 cudaError_t capture_info(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id,
                          cudaGraph_t* graph) {

@@ -18,15 +18,8 @@ void watch_forks() {
   [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 }
 
-auto& streams() {
-  static auto* registry = new Registry<Stream, cudaStream_t>;
-  return *registry;
-}
-
-auto& events() {
-  static auto* registry = new Registry<Event, cudaEvent_t>;
-  return *registry;
-}
+constexpr auto streams = Registry<Stream, cudaStream_t>::instance;
+constexpr auto events = Registry<Event, cudaEvent_t>::instance;
 
 bool host_side(Kind kind) {
   return kind == Kind::host || kind == Kind::pinned;

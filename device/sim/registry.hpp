@@ -9,10 +9,14 @@
 
 namespace gpudt::sim {
 
-/// Never destroyed.
 template <class Object, class Handle>
 class Registry {
  public:
+  /// That of all objects of the sort. Never destroyed.
+  static Registry& instance() {
+    static auto* const made = new Registry;
+    return *made;
+  }
   Handle add(std::shared_ptr<Object> object) {
     const auto handle = reinterpret_cast<Handle>(object.get());
     const LockGuard lock(mutex_);
