@@ -139,7 +139,7 @@ void Service::run() {
       active = SteadyClock::now();
     } else if (stops && may_stop(active)) {
       break;
-    } else if (!lives() && !stopping_.load()) {
+    } else if (!lives() && !stops) {
       wakes_.wait(seen);
       active = SteadyClock::now();
     } else {
