@@ -61,7 +61,7 @@ bool Exports::export_memory(int ordinal, const Traits& gpu, const void* address,
   made.base = entry.allocation.base;
   made.size = entry.allocation.size;
   std::copy_n(gpu.id.data(), sizeof made.gpu, made.gpu);
-  made.shares = gpu.shares ? 1 : 0;
+  made.mps = gpu.mps ? 1 : 0;
   made.process = process_;
   made.slot = entry.slot;
   exported = made;

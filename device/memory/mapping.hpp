@@ -14,7 +14,7 @@ namespace gpudt::device {
 struct Exported {
   unsigned char handle[64];  ///< a cudaIpcMemHandle_t; of memory in pieces where to ask for them (handle_server.hpp)
   std::uint32_t pieces;      ///< their number; 0: an allocation of cudaMalloc
-  std::uint32_t shares;      ///< 1: CUDA MPS lets kernels of the exporting process run beside those of others; or 0
+  std::uint32_t mps;         ///< 1: CUDA MPS lets kernels of the exporting process run beside those of others; or 0
   std::uint64_t buffer_id;   ///< differs for each allocation of the process, even at the same address
   std::uint64_t base, size;  ///< in the exporting process
   unsigned char gpu[16];     ///< the UUID
@@ -28,7 +28,7 @@ static_assert(std::has_unique_object_representations_v<Exported>);  // it is com
 /// the answer makes these slower, not wrong.
 inline std::array<unsigned char, 16> turn_of(const Exported& memory) {
   std::array<unsigned char, 16> turn = std::to_array(memory.gpu);
-  if (memory.shares != 0)
+  if (memory.mps != 0)
     for (std::size_t i = 0; i < sizeof memory.process; ++i)
       turn[i] ^= static_cast<unsigned char>(memory.process >> (8 * i));
   return turn;

@@ -35,8 +35,8 @@ struct Traits {
   int multiprocessors = 1;
   std::string name;
   GpuId id = {};
-  int capability = 0;   ///< 90: compute capability 9.0; 0: simulated
-  bool shares = false;  ///< CUDA MPS lets kernels of this process run beside those of others
+  int capability = 0;  ///< 90: compute capability 9.0; 0: simulated
+  bool mps = false;    ///< CUDA MPS lets kernels of this process run beside those of others
 };
 
 /// The allocation that holds an address of device memory.

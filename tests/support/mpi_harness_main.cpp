@@ -245,7 +245,7 @@ int gpu_count() {
 bool kernels_take_turns() {
   constexpr auto mps_enabled = static_cast<cudaDeviceAttr>(133);  // cudaDevAttrMpsEnabled, unknown to early CUDA 12
   int mps = 0;
-  if (session.gpus == 1 && cudaDeviceGetAttribute(&mps, mps_enabled, 0) != cudaSuccess) mps = 0;
+  if (session.gpus == 1) cudaDeviceGetAttribute(&mps, mps_enabled, 0);
   return session.gpus == 1 && mps == 0;
 }
 void lock_step() {
