@@ -116,9 +116,12 @@ class Laboratory {
   /// Median microseconds of moving packed bytes [begin, end) of a layout; `what` is its name in the file.
   double time(const std::string& what, Way way, Direction direction, StagingKind packed, const LayoutRef& layout,
               std::int64_t begin, std::int64_t end) {
-    void* const place = packed == StagingKind::mapped ? on_host_.data() : on_device_.data();
-    return time(
-        what, [&] { engine(way).start(direction, options_.gpu, *layout, 1, user_.data(), begin, end, place).wait(); });
+    const device::Staging& place = packed == StagingKind::mapped ? on_host_ : on_device_;
+    return time(what, [&] {
+      engine(way)
+          .start(direction, options_.gpu, *layout, 1, user_.data(), begin, end, place.data(), place.memory_kind())
+          .wait();
+    });
   }
   double time(const std::string& what, Way way, Direction direction, StagingKind packed, const LayoutRef& layout) {
     return time(what, way, direction, packed, layout, 0, layout->size());
@@ -134,7 +137,8 @@ class Laboratory {
         if (gathered) gathering.emplace(device::Gathering::short_bytes);
         for (int i = 0; i < several; ++i)
           transfers.push_back(engine(way).start(Direction::pack, options_.gpu, *layout, 1, user_.data(), 0,
-                                                layout->size(), piece_of_host(i, layout->size())));
+                                                layout->size(), piece_of_host(i, layout->size()),
+                                                on_host_.memory_kind()));
       }
       for (device::Transfer& transfer : transfers) transfer.wait();
     });

@@ -240,21 +240,19 @@ std::vector<UsedGpu> Engine::used_gpus() const {
 // --- the ways to move a message --------------------------------------------------------------------------------------
 
 Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-                       std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind,
+                       std::int64_t begin, std::int64_t end, void* packed, MemoryKind packed_kind,
                        const StreamMark& after) {
   if (begin >= end) return {};
   Gpu& here = gpu(ordinal);
-  const MemoryKind kind = packed_kind ? *packed_kind : runtime_->classify(packed).kind;
-  if (kind == MemoryKind::host)
+  if (packed_kind == MemoryKind::host)
     return Transfer(Transfer::PageableOwner(
         new PageableTransfer(*this, here, direction, Side{&layout, count, user}, begin, end, packed, after)));
-  const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed, kind};
+  const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed, packed_kind};
   return this->begin(here, here.channel(direction), plan_for(here, packing), after);
 }
 
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind,
-               const StreamMark& after) {
+               std::int64_t begin, std::int64_t end, void* packed, MemoryKind packed_kind, const StreamMark& after) {
   return current_engine().start(direction, ordinal, layout, count, user, begin, end, packed, packed_kind, after);
 }
 

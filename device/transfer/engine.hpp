@@ -69,7 +69,7 @@ class Engine {
   void lose_ended() noexcept;
 
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-                 std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {},
+                 std::int64_t begin, std::int64_t end, void* packed, MemoryKind packed_kind,
                  const StreamMark& after = {});
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,15 +31,15 @@ void shared_with_others(int ordinal, bool yields) noexcept;
 
 /// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose first
 /// byte is byte `begin` of the packed data. `user` is memory of GPU `ordinal` (the address the program gave to MPI,
-/// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory;
-/// `packed_kind`, if known, saves a query of the driver. The layout's device copy is kept with the layout: the caller
-/// keeps a LayoutRef until the transfer is done. Data packed for the host are complete when done() has returned true;
-/// the caller of done() may do part of the packing, so `packed` must stay valid until then. An empty range is done at
-/// once. Transfers run concurrently; a transfer that depends on another must be started after that one is done(). Short
-/// transfers may be queued while the GPU is busy and launched by the next poll (see Gathering). A transfer whose mark
-/// has not been reached is launched by the first poll after it is. Thread-safe.
+/// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach, of kind `packed_kind`: staging, pinned, device or
+/// managed memory. The layout's device copy is kept with the layout: the caller keeps a LayoutRef until the transfer is
+/// done. Data packed for the host are complete when done() has returned true; the caller of done() may do part of the
+/// packing, so `packed` must stay valid until then. An empty range is done at once. Transfers run concurrently; a
+/// transfer that depends on another must be started after that one is done(). Short transfers may be queued while the
+/// GPU is busy and launched by the next poll (see Gathering). A transfer whose mark has not been reached is launched by
+/// the first poll after it is. Thread-safe.
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {},
+               std::int64_t begin, std::int64_t end, void* packed, MemoryKind packed_kind,
                const StreamMark& after = {});
 
 /// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`. Pageable

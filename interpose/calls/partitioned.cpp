@@ -136,7 +136,8 @@ class Partitioned : public CallPayload {
     const Timed timed(Clock::transfer);
     DeviceBuffer operand = operand_;
     operand.after = after;
-    return {direction, operand, begin * each_, end * each_, static_cast<char*>(staging_.data()) + begin * each_};
+    void* const packed = static_cast<char*>(staging_.data()) + begin * each_;
+    return {direction, operand, begin * each_, end * each_, packed, staging_.memory_kind()};
   }
 
   DeviceBuffer operand_;

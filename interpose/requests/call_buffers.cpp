@@ -65,7 +65,7 @@ class StagedBlocks : public CallPayload {
     transfers_.reserve(blocks_.size());
     for (const StagedBlock& block : blocks_)
       transfers_.emplace_back(direction, block.operand, 0, block.operand.bytes(),
-                              static_cast<std::byte*>(staging_.data()) + block.place);
+                              static_cast<std::byte*>(staging_.data()) + block.place, staging_.memory_kind());
   }
   static int a_gpu(const std::vector<StagedBlock>& blocks) {
     int ordinal = 0;

@@ -212,7 +212,7 @@ void DeviceBuffer::mark_again() {
 }
 
 OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin,
-                                 std::int64_t end, void* packed, std::optional<device::MemoryKind> packed_kind)
+                                 std::int64_t end, void* packed, device::MemoryKind packed_kind)
     : data_(user_data(operand)) {
   data_.bytes = end;
   device::moving(data_, [&] {
@@ -225,7 +225,7 @@ OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer
 }
 
 void OperandTransfer::start_parts(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin,
-                                  std::int64_t end, void* packed, std::optional<device::MemoryKind> packed_kind) {
+                                  std::int64_t end, void* packed, device::MemoryKind packed_kind) {
   const datatype::Layout& layout = operand.info->layout();
   const std::size_t known = operand.division->known().size();
   const std::span<const device::Part> parts = operand.division->up_to(end);

@@ -74,7 +74,7 @@ class OperandTransfer {
   /// Starts moving packed bytes [begin, end) to or from `packed`, which is staging memory for divided operands. The
   /// operand's layout must live as long as this. See device::start(); throws device::Error.
   OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin, std::int64_t end,
-                  void* packed, std::optional<device::MemoryKind> packed_kind = {});
+                  void* packed, device::MemoryKind packed_kind);
   bool done() {
     return device::moving(data_, [this] {
       return transfer_.done() &&
@@ -85,7 +85,7 @@ class OperandTransfer {
 
  private:
   void start_parts(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin, std::int64_t end,
-                   void* packed, std::optional<device::MemoryKind> packed_kind);
+                   void* packed, device::MemoryKind packed_kind);
 
   device::UserData data_{};
   device::Transfer transfer_;

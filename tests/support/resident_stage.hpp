@@ -104,7 +104,8 @@ struct Stage {
   }
   Transfer pack() {
     std::fill(packed.begin(), packed.end(), '\0');
-    return engine->start(Direction::pack, 0, *layout, 1, user.data(), 0, layout->size(), packed.data());
+    return engine->start(Direction::pack, 0, *layout, 1, user.data(), 0, layout->size(), packed.data(),
+                         MemoryKind::pinned);
   }
   bool is_packed() const {
     std::vector<char> expected(packed.size());

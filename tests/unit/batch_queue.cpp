@@ -74,7 +74,8 @@ struct QueueBench {
   }
   Transfer pack(const datatype::Layout& layout, std::int64_t count = 1) {
     char* const to = packed.data() + packs++ * room;
-    return engine->start(Direction::pack, 0, layout, count, user.data(), 0, count * layout.size(), to);
+    return engine->start(Direction::pack, 0, layout, count, user.data(), 0, count * layout.size(), to,
+                         MemoryKind::pinned);
   }
   /// Pack number `index` has come to its place.
   bool is_packed(std::size_t index, MPI_Datatype type, int count = 1) const {
@@ -176,7 +177,8 @@ TEST_CASE("long messages are launched by themselves, behind those that wait", "[
   const OwnedType type = std::move(hvector((5 << 20) / 16, 16, 16, MPI_BYTE).commit());
   const datatype::LayoutRef layout = datatype::decode(type);
   std::vector<char> from(5 << 20), to(5 << 20);
-  Transfer long_one = bench.engine->start(Direction::pack, 0, *layout, 1, from.data(), 0, 5 << 20, to.data());
+  Transfer long_one =
+      bench.engine->start(Direction::pack, 0, *layout, 1, from.data(), 0, 5 << 20, to.data(), MemoryKind::pinned);
   CHECK(bench.log.kernels == Launches{1, 2, 1});
   bench.log.end_all();
 }

@@ -105,7 +105,8 @@ struct PackJob final : TypedJob {
   }
   Transfer start(Areas& areas) const override {
     return device::start(direction, 0, *user.message.layout, user.message.count, areas.user.at(user.at), begin, end,
-                         areas.packed(place).at(packed));
+                         areas.packed(place).at(packed),
+                         place == Place::device ? device::MemoryKind::device : device::MemoryKind::pinned);
   }
   void imitate(Areas& areas) const override {
     Bytes stream = user.packed(areas);
@@ -382,7 +383,8 @@ TEST_CASE("how long the pieces of a halo take", "[.benchmark]") {
     };
     const auto packing = [](Direction direction) {
       return [=](const Typed& piece, char* user, char*, char* to) {
-        return device::start(direction, 0, *piece.layout, 1, user, 0, piece.layout->size(), to);
+        return device::start(direction, 0, *piece.layout, 1, user, 0, piece.layout->size(), to,
+                             device::MemoryKind::pinned);
       };
     };
     measure("pack to the host", packing(Direction::pack));

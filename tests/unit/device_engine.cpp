@@ -35,6 +35,12 @@ struct EngineSession {
   EngineSession& operator=(const EngineSession&) = delete;
 };
 
+/// device::start() from or to staging memory.
+Transfer start(Direction direction, const datatype::Layout& layout, std::int64_t count, void* user, std::int64_t begin,
+               std::int64_t end, const Staging& packed) {
+  return device::start(direction, 0, layout, count, user, begin, end, packed.data(), packed.memory_kind());
+}
+
 /// Device memory and a host copy of it.
 class EngineBuffer {
  public:
@@ -177,7 +183,7 @@ void check_pack(EngineBuffer& user, const EngineCase& which, const Type& type, c
   std::vector<unsigned char> got(bytes + guard, poison), want = got;
   write_staging(staging, kind, got);
   std::copy(expected.begin() + begin, expected.begin() + end, want.begin());
-  Transfer transfer = device::start(Direction::pack, 0, layout, which.count, user.device(), begin, end, staging.data());
+  Transfer transfer = start(Direction::pack, layout, which.count, user.device(), begin, end, staging);
   transfer.wait();
   CHECK(transfer.done());
   read_staging(staging, kind, got);
@@ -191,7 +197,7 @@ void check_unpack(EngineBuffer& user, const EngineCase& which, const Type& type,
   const Staging staging = device::acquire(kind, 0, stream.size());
   write_staging(staging, kind, {stream.begin() + begin, stream.begin() + end});
   const auto want = unpacked(user.host, which.count, type.get(), stream, begin, end);
-  device::start(Direction::unpack, 0, layout, which.count, user.device(), begin, end, staging.data()).wait();
+  start(Direction::unpack, layout, which.count, user.device(), begin, end, staging).wait();
   const auto got = user.get();
   CHECK(got == want);
   user.put();
@@ -283,11 +289,11 @@ TEST_CASE("engine: absolute addresses", "[device]") {
   const Type type(made);
   const datatype::LayoutRef layout = datatype::decode(type.get());
   const Staging staging = device::acquire(StagingKind::mapped, 0, 80);
-  device::start(Direction::pack, 0, *layout, 1, MPI_BOTTOM, 0, 80, staging.data()).wait();
+  start(Direction::pack, *layout, 1, MPI_BOTTOM, 0, 80, staging).wait();
   CHECK(std::memcmp(staging.data(), &second.host[7], 30) == 0);
   CHECK(std::memcmp(static_cast<char*>(staging.data()) + 30, &first.host[3], 50) == 0);
   std::memset(staging.data(), 9, 80);
-  device::start(Direction::unpack, 0, *layout, 1, MPI_BOTTOM, 0, 80, staging.data()).wait();
+  start(Direction::unpack, *layout, 1, MPI_BOTTOM, 0, 80, staging).wait();
   std::fill_n(second.host.begin() + 7, 30, static_cast<unsigned char>(9));
   std::fill_n(first.host.begin() + 3, 50, static_cast<unsigned char>(9));
   CHECK(first.get() == first.host);
@@ -344,7 +350,7 @@ TEST_CASE("engine: an empty range is done at once", "[device]") {
   const EngineSession session;
   const Type type(vector_of(2, 1, 2));
   const datatype::LayoutRef layout = datatype::decode(type.get());
-  Transfer transfer = device::start(Direction::pack, 0, *layout, 1, nullptr, 4, 4, nullptr);
+  Transfer transfer = device::start(Direction::pack, 0, *layout, 1, nullptr, 4, 4, nullptr, device::MemoryKind::pinned);
   CHECK(transfer.done());
   CHECK_FALSE(transfer);
 }
@@ -356,7 +362,7 @@ TEST_CASE("engine: the first work of a stream does not tell how late work begins
   const EngineBuffer user(64);
   const Staging staging = device::acquire(StagingKind::mapped, 0, 64);
   for (const Direction direction : {Direction::pack, Direction::unpack}) {
-    device::start(direction, 0, *layout, 1, user.device(), 0, 8, staging.data()).wait();
+    start(direction, *layout, 1, user.device(), 0, 8, staging).wait();
     CHECK(device::movements().late == 0);
   }
 }
@@ -374,7 +380,7 @@ TEST_CASE("engine: any number of transfers at a time", "[device]") {
   transfers.reserve(many);
   for (int i = 0; i < many; ++i)
     transfers.push_back(device::start(Direction::pack, 0, *layout, 1, user.device() + i * 40, 0, bytes,
-                                      static_cast<char*>(staging.data()) + i * bytes));
+                                      static_cast<char*>(staging.data()) + i * bytes, staging.memory_kind()));
   int wrong = 0;
   for (int i = 0; i < many; ++i) {
     transfers[static_cast<std::size_t>(i)].wait();
@@ -395,10 +401,10 @@ TEST_CASE("engine: a transfer that is destroyed has been waited for", "[device]"
   int wrong = 0;
   for (int i = 0; i < 100; ++i) {
     std::memset(staging.data(), poison, 400);
-    { const Transfer first = device::start(Direction::pack, 0, *layout, 1, user.device(), 0, 400, staging.data()); }
+    { const Transfer first = start(Direction::pack, *layout, 1, user.device(), 0, 400, staging); }
     if (std::memcmp(staging.data(), expected.data(), 400) != 0) ++wrong;
     std::memset(staging.data(), poison, 400);
-    Transfer second = device::start(Direction::pack, 0, *layout, 1, user.device(), 0, 400, staging.data());
+    Transfer second = start(Direction::pack, *layout, 1, user.device(), 0, 400, staging);
     second = Transfer();
     if (std::memcmp(staging.data(), expected.data(), 400) != 0) ++wrong;
   }
@@ -412,8 +418,8 @@ TEST_CASE("engine: work of one direction runs in the order it was started", "[de
   EngineBuffer user(8 << 18);
   user.number(6);
   const Staging a = device::acquire(StagingKind::mapped, 0, 4 << 18), b = device::acquire(StagingKind::mapped, 0, 256);
-  Transfer first = device::start(Direction::pack, 0, *large_layout, 1, user.device(), 0, 4 << 18, a.data());
-  Transfer second = device::start(Direction::pack, 0, *small_layout, 1, user.device(), 0, 256, b.data());
+  Transfer first = start(Direction::pack, *large_layout, 1, user.device(), 0, 4 << 18, a);
+  Transfer second = start(Direction::pack, *small_layout, 1, user.device(), 0, 256, b);
   second.wait();
   CHECK(first.done());
 }
@@ -434,10 +440,10 @@ TEST_CASE("engine: an unpack waits for its layout even if that is uploaded behin
   std::vector<Transfer> before;
   before.reserve(300);
   for (int i = 0; i < 300; ++i)
-    before.push_back(device::start(Direction::pack, 0, *plain_layout, 1, source.device(), 0, 256, idle.data()));
+    before.push_back(start(Direction::pack, *plain_layout, 1, source.device(), 0, 256, idle));
   EngineBuffer other(user_bytes(*layout, 1));
-  Transfer pack = device::start(Direction::pack, 0, *layout, 1, other.device(), 0, layout->size(), out.data());
-  device::start(Direction::unpack, 0, *layout, 1, user.device(), 0, layout->size(), in.data()).wait();
+  Transfer pack = start(Direction::pack, *layout, 1, other.device(), 0, layout->size(), out);
+  start(Direction::unpack, *layout, 1, user.device(), 0, layout->size(), in).wait();
   CHECK(user.get() == unpacked(user.host, 1, listed.get(), stream, 0, layout->size()));
   pack.wait();
 }
@@ -461,11 +467,9 @@ TEST_CASE("engine: threads share layouts, GPUs and staging", "[device]") {
         const auto expected = packed_by_mpi(sources[number]->host.data(), 1, shared.get());
         for (int round = 0; round < 100; ++round) {
           const Staging staging = device::acquire(StagingKind::mapped, 0, bytes);
-          device::start(Direction::pack, 0, *layout, 1, sources[number]->device(), 0, layout->size(), staging.data())
-              .wait();
+          start(Direction::pack, *layout, 1, sources[number]->device(), 0, layout->size(), staging).wait();
           if (std::memcmp(staging.data(), expected.data(), bytes) != 0) ++wrong;
-          device::start(Direction::unpack, 0, *layout, 1, targets[number]->device(), 0, layout->size(), staging.data())
-              .wait();
+          start(Direction::unpack, *layout, 1, targets[number]->device(), 0, layout->size(), staging).wait();
         }
       } catch (const device::Error&) {
         ++wrong;
@@ -500,7 +504,7 @@ TEST_CASE("engine: started and stopped again and again, with layouts that outliv
       CHECK(device::classify(&round).kind == device::MemoryKind::host);
       for (const datatype::LayoutRef& layout : {kept, within, late}) {
         Staging staging = device::acquire(StagingKind::mapped, 0, expected.size());
-        device::start(Direction::pack, 0, *layout, 1, user.device(), 0, layout->size(), staging.data()).wait();
+        start(Direction::pack, *layout, 1, user.device(), 0, layout->size(), staging).wait();
         CHECK(std::memcmp(staging.data(), expected.data(), expected.size()) == 0);
         outlives = std::move(staging);
       }
@@ -525,7 +529,8 @@ TEST_CASE("engine: transfers and staging that outlive it", "[device]") {
     const EngineSession session;
     staging = device::acquire(StagingKind::device, 0, 100);
     for (int i = 0; i < 300; ++i)
-      transfers.push_back(device::start(Direction::pack, 0, *layout, 1, user.device(), 0, 400, packed));
+      transfers.push_back(
+          device::start(Direction::pack, 0, *layout, 1, user.device(), 0, 400, packed, device::MemoryKind::pinned));
     transfers.push_back(device::copy(0, packed, user.device(), 0));
   }
   const auto expected = packed_by_mpi(user.host.data(), 1, type.get());
@@ -590,10 +595,10 @@ TEST_CASE("engine: a failed kernel is reported, not waited for", "[device]") {
   REQUIRE(cudaFree(freed) == cudaSuccess);
   const Staging staging = device::acquire(StagingKind::mapped, 0, 400);
   {
-    Transfer transfer = device::start(Direction::pack, 0, *layout, 1, freed, 0, 400, staging.data());
+    Transfer transfer = start(Direction::pack, *layout, 1, freed, 0, 400, staging);
     CHECK_THROWS_AS(transfer.wait(), device::Error);
   }
-  CHECK_THROWS_AS(device::start(Direction::pack, 0, *layout, 1, freed, 0, 400, staging.data()), device::Error);
+  CHECK_THROWS_AS(start(Direction::pack, *layout, 1, freed, 0, 400, staging), device::Error);
   session.reset();
   REQUIRE(cudaDeviceReset() == cudaSuccess);
 }

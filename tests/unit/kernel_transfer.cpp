@@ -54,7 +54,7 @@ void check_range(KernelBench& bench, Random& random, const Message& message, Dir
   char* const packed_address = bench.packed(side).reserve(0) + guard + packed_shift;
   const int ordinal = device::classify(bench.user.reserve(0)).ordinal;
   device::start(direction, ordinal, *message.layout, message.count, user_address, range.begin, range.end,
-                packed_address)
+                packed_address, device::classify(packed_address).kind)
       .wait();
 
   if (direction == Direction::pack) {
@@ -261,10 +261,14 @@ TEST_CASE("offsets beyond 4 GiB on the device", "[kernel][device]") {
   Memory packed(Place::mapped);
   packed.write(other);
   const int ordinal = device::classify(user).ordinal;
-  device::start(Direction::pack, ordinal, *layout, 1, user, 0, blocks * run, packed.reserve(0)).wait();
+  device::start(Direction::pack, ordinal, *layout, 1, user, 0, blocks * run, packed.reserve(0),
+                device::MemoryKind::pinned)
+      .wait();
   CHECK(difference(packed.read(source.size()), source) == -1);
   packed.write(other);
-  device::start(Direction::unpack, ordinal, *layout, 1, user, 0, blocks * run, packed.reserve(0)).wait();
+  device::start(Direction::unpack, ordinal, *layout, 1, user, 0, blocks * run, packed.reserve(0),
+                device::MemoryKind::pinned)
+      .wait();
   Bytes arrived(source.size());
   for (std::int64_t i = 0; i < blocks; ++i)
     cuda_check(cudaMemcpy(arrived.data() + i * run, user + i * stride, run, cudaMemcpyDefault));
@@ -298,10 +302,12 @@ void check_large(std::int64_t run, std::int64_t count, std::int64_t user_shift) 
   const OwnedType type = std::move(hvector(static_cast<int>(count), static_cast<int>(run), 2 * run, MPI_BYTE).commit());
   const datatype::LayoutRef layout = datatype::decode(type);
   const int ordinal = device::classify(from).ordinal;
-  device::start(Direction::pack, ordinal, *layout, 1, from, 0, total, packed.reserve(0)).wait();
+  device::start(Direction::pack, ordinal, *layout, 1, from, 0, total, packed.reserve(0), device::MemoryKind::device)
+      .wait();
   cuda_check(cudaMemset(from, 0, static_cast<std::size_t>(span)));
   settle();
-  device::start(Direction::unpack, ordinal, *layout, 1, from, 0, total, packed.reserve(0)).wait();
+  device::start(Direction::unpack, ordinal, *layout, 1, from, 0, total, packed.reserve(0), device::MemoryKind::device)
+      .wait();
   std::int64_t wrong = 0;
   Bytes piece(static_cast<std::size_t>(chunk));
   for (std::int64_t at = 0; at < span; at += chunk) {

@@ -84,7 +84,9 @@ TEST_CASE("a persistent kernel is launched where that is promising", "[kernel]")
     const datatype::LayoutRef layout = datatype::decode(type);
     std::vector<char> user(1 << 20), packed(1 << 18);
     for (int i = 0; i < 300; ++i) {
-      stage.engine->start(Direction::pack, 0, *layout, 1, user.data(), 0, layout->size(), packed.data()).wait();
+      stage.engine
+          ->start(Direction::pack, 0, *layout, 1, user.data(), 0, layout->size(), packed.data(), MemoryKind::pinned)
+          .wait();
       stage.wait(microseconds(15));
     }
     CHECK(stage.launches() == 0);

@@ -152,13 +152,14 @@ struct CopyBench {
       datatype::pack(layout, count, user.data(), 0, total, want_packed.data());
     else
       datatype::unpack(layout, count, want_user.data(), 0, total, packed.data());
-    engine->start(direction, 0, layout, count, user.data(), 0, total, packed.data()).wait();
+    engine->start(direction, 0, layout, count, user.data(), 0, total, packed.data(), MemoryKind::pinned).wait();
     CHECK((user == want_user && packed == want_packed));
   }
   /// The flag is set so long after the message has been given to the stream, and was polled until then.
   void move_slowly(const datatype::Layout& layout, std::chrono::microseconds time) {
     slowly(time, [&] {
-      return engine->start(Direction::unpack, 0, layout, 1, user.data(), 0, layout.size(), packed.data());
+      return engine->start(Direction::unpack, 0, layout, 1, user.data(), 0, layout.size(), packed.data(),
+                           MemoryKind::pinned);
     });
   }
   /// The same from a layout of its kind, as from another GPU.
@@ -298,7 +299,9 @@ TEST_CASE("no part of a message comes to the host with what lies between", "[ker
   for (const auto& [begin, end] : {std::pair{std::int64_t{0}, list->size() - 1}, {std::int64_t{1}, list->size()}}) {
     bench.kernels_late(very_late_us);
     bench.log.kernels = 0;
-    bench.engine->start(Direction::pack, 0, *list, 1, bench.user.data(), begin, end, bench.packed.data()).wait();
+    bench.engine
+        ->start(Direction::pack, 0, *list, 1, bench.user.data(), begin, end, bench.packed.data(), MemoryKind::pinned)
+        .wait();
     CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 0));
   }
 }
@@ -429,8 +432,8 @@ TEST_CASE("lists that wait together share the lateness of their kernel", "[kerne
     std::vector<Transfer> transfers;
     transfers.reserve(static_cast<std::size_t>(messages));
     for (int i = 0; i < messages; ++i)
-      transfers.push_back(
-          bench.engine->start(Direction::unpack, 0, *list, 1, bench.user.data(), 0, list->size(), bench.packed.data()));
+      transfers.push_back(bench.engine->start(Direction::unpack, 0, *list, 1, bench.user.data(), 0, list->size(),
+                                              bench.packed.data(), MemoryKind::pinned));
     bench.engine->launch_queued();
     return bench.log.batched;
   };
@@ -489,7 +492,9 @@ TEST_CASE("parts of many runs go to their places", "[kernel]") {
     bench.kernels_late(very_late_us);
     std::vector<char> want = bench.user;
     datatype::unpack(*list, 1, want.data(), begin, end, bench.packed.data());
-    bench.engine->start(Direction::unpack, 0, *list, 1, bench.user.data(), begin, end, bench.packed.data()).wait();
+    bench.engine
+        ->start(Direction::unpack, 0, *list, 1, bench.user.data(), begin, end, bench.packed.data(), MemoryKind::pinned)
+        .wait();
     CHECK(bench.user == want);
   }
   CHECK(bench.log.kernels == 0);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "datatype/reference.hpp"
@@ -29,11 +28,6 @@ std::int64_t part_size(std::int64_t bytes) {
 void* chunk_of_gpu(int ordinal, const Segment& segment, int chunk) {
   void* const chunks = device::register_host(ordinal, segment->chunks, sizeof segment->chunks);
   return chunks == nullptr ? nullptr : static_cast<std::byte*>(chunks) + chunk * chunk_size;
-}
-
-/// Saves a query of the driver.
-std::optional<device::MemoryKind> kind_of_chunk(const void* chunk) {
-  return chunk == nullptr ? std::nullopt : std::optional(device::MemoryKind::pinned);
 }
 
 }  // namespace
@@ -128,10 +122,11 @@ bool SegmentOutflow::begin() {
   Part part{chunk, std::min(descriptor_.bytes - begun_, most), {}, {}};
   if (operand_.ordinal < 0) return copy(part);
   void* to = chunk >= 0 ? chunk_of_gpu(operand_.ordinal, chunks_.segment(), chunk) : nullptr;
-  const std::optional<device::MemoryKind> kind = kind_of_chunk(to);
+  device::MemoryKind kind = device::MemoryKind::pinned;
   if (to == nullptr) {
     if (!find_staging(part)) return false;
     to = part.staging.data();
+    kind = part.staging.memory_kind();
   }
   const std::int64_t end = begun_ + part.bytes;
   packing_.push_back(std::move(part));
@@ -209,11 +204,12 @@ void SegmentInflow::take(const Part& part) {
     datatype::unpack(*target_.layout, target_.count, target_.user, begin, end, data);
   } else if (begin < end) {
     void* from = part.chunk < 0 ? nullptr : chunk_of_gpu(target_.ordinal, segment_, part.chunk);
-    const std::optional<device::MemoryKind> kind = kind_of_chunk(from);
+    device::MemoryKind kind = device::MemoryKind::pinned;
     if (from == nullptr) {
       const auto bytes = static_cast<std::size_t>(end - begin);
       unpacking.staging = device::acquire_packed(target_.ordinal, bytes);
       from = std::memcpy(unpacking.staging.data(), data, bytes);
+      kind = unpacking.staging.memory_kind();
     }
     mark(point::part_unpack_started);
     unpacking.transfer = device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,

@@ -46,8 +46,9 @@ bool MessageOutflow::begin(std::int64_t limit) {
   Part part{end - begun_, {}, {}, {}};
   if (!find_staging(part)) return false;
   mark(point::part_pack_started);
-  part.packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
-                               operand_.buffer, begun_, end, part.staging.data(), {}, operand_.after);
+  part.packing =
+      device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer,
+                    begun_, end, part.staging.data(), part.staging.memory_kind(), operand_.after);
   parts_.push_back(std::move(part));
   begun_ = end;
   return true;
@@ -203,7 +204,7 @@ void MessageInflow::unpack(const Part& part) {
     datatype::unpack(*target_.layout, target_.count, target_.user, part.begin, part.end, part.data);
   else
     unpacking_.push_back(device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
-                                       target_.user, part.begin, part.end, part.data));
+                                       target_.user, part.begin, part.end, part.data, ring_.memory_kind()));
 }
 
 void MessageInflow::note_failure() {

@@ -423,7 +423,7 @@ void RendezvousReceiver::take_buffered() {
     buffered_ = device::acquire_packed(target_.ordinal, bytes);
     std::memcpy(buffered_.data(), segment_->data_of(descriptor_).data(), bytes);
     transfers_.push_back(device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
-                                       target_.user, 0, wanted_, buffered_.data()));
+                                       target_.user, 0, wanted_, buffered_.data(), buffered_.memory_kind()));
   }
 }
 

@@ -44,7 +44,7 @@ void trace_why_packed(const DeviceBuffer& operand) {
 /// Packs bytes [begin, end) to where they lie in `staging`, which has room for all.
 device::Transfer pack(const DeviceBuffer& from, const device::Staging& staging, std::int64_t begin, std::int64_t end) {
   return device::start(device::Direction::pack, from.ordinal, from.info->layout(), from.count, from.buffer, begin, end,
-                       static_cast<std::byte*>(staging.data()) + begin, {}, from.after);
+                       static_cast<std::byte*>(staging.data()) + begin, staging.memory_kind(), from.after);
 }
 
 }  // namespace
