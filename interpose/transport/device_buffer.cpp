@@ -174,10 +174,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
   if (!device_memory_given.load(std::memory_order_relaxed)) device_memory_given.store(true);
   operand.ordinal = location.ordinal;
   operand.division.reset();
-  if (!divided) {
-    operand.mark_again();  // early: the mark may be reached while the rest is found out
-    if (reach.low == reach.first) operand.allocation = location.allocation;
-  }
+  if (!divided) operand.mark_again();  // early: the mark may be reached while the rest is found out
   mark(point::classified);
   operand.info = reach.known != nullptr ? *reach.known : datatype::type_info(type);
   if (!operand.info || operand.info->layout().size() == 0) return false;
@@ -187,6 +184,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
     if (!resolve_division(operand, reach.first, location)) return false;
     operand.mark_again();
   }
+  if (reach.low == reach.first) operand.allocation = location.allocation;
   mark(point::laid_out);
   return true;
 }
