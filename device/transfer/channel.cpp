@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "base/one_thread.hpp"
 #include "device/memory/in_time.hpp"
 #include "device/transfer/context_watch.hpp"
 #include "device/transfer/engine.hpp"
@@ -131,7 +132,7 @@ StateOwner Channel::take_within(std::chrono::milliseconds time) {
   }
   Transfer::State* const state = idle_;
   idle_ = state->next_idle;
-  lent_.fetch_add(1, std::memory_order_relaxed);
+  add_to(lent_, 1, std::memory_order_relaxed);
   state->channel = shared_from_this();
   state->finished = true;  // nothing to wait for until something has been started
   state->is_probe = false;
@@ -147,7 +148,7 @@ StateOwner Channel::take_within(std::chrono::milliseconds time) {
 
 void Channel::do_not_count(Transfer::State& state) {
   state.counted = false;
-  lent_.fetch_sub(1, std::memory_order_relaxed);
+  take_from(lent_, 1, std::memory_order_relaxed);
 }
 
 void Channel::put(Transfer::State* state) noexcept {
@@ -156,7 +157,7 @@ void Channel::put(Transfer::State* state) noexcept {
   const LockGuard lock(mutex_);
   state->next_idle = idle_;
   idle_ = state;
-  if (state->counted) lent_.fetch_sub(1, std::memory_order_relaxed);
+  if (state->counted) take_from(lent_, 1, std::memory_order_relaxed);
 }
 
 void Channel::learn(Transfer::State& state, const Lesson& lesson) {
