@@ -4,6 +4,13 @@
 
 namespace gpudt::device {
 
+bool Gate::has_told(std::uint32_t number) const {
+  if (static_cast<std::int32_t>(told() - number) >= 0) return true;
+  if (std::atomic_ref<std::uint32_t>(words_->given_up).load(std::memory_order_acquire) == number)
+    throw Error(Failure::runtime, "its stream has not come to the operation in time");
+  return false;
+}
+
 void Gate::ready_for_graph() const {
   for (std::uint32_t* const word : {&words_->told, &words_->done})
     std::atomic_ref<std::uint32_t>(*word).store(0, std::memory_order_release);

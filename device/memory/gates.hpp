@@ -13,11 +13,11 @@
 
 namespace gpudt::device {
 
-/// The two numbers of a gate, each in a cache line of its own, since the GPU writes mostly the one, and the host the
-/// other.
+/// The numbers of a gate: what the GPU writes, and the host, in cache lines of their own.
 struct GateWords {
   alignas(64) std::uint32_t told;
   alignas(64) std::uint32_t done;
+  std::uint32_t given_up;  ///< the number of the latest operation that was given up
 };
 
 /// A gate that one operation has at a time. Its numbers go on from operation to operation. An operation in a graph
@@ -35,10 +35,17 @@ class Gate {
   void open(std::uint32_t number) const {
     std::atomic_ref<std::uint32_t>(words_->done).store(number, std::memory_order_release);
   }
+  /// Whether the stream has come to the gate the `number`th time. Outside of graphs; stays true. Throws Error if that
+  /// operation was given up before.
+  bool has_told(std::uint32_t number) const;
+  /// The operation is not to use the program's memory if the stream has not come to it.
+  void give_up(std::uint32_t number) const {
+    std::atomic_ref<std::uint32_t>(words_->given_up).store(number, std::memory_order_release);
+  }
   /// Takes back what a launch of a graph has told, for the next launch.
   void take_told() const { std::atomic_ref<std::uint32_t>(words_->told).store(0, std::memory_order_relaxed); }
-  /// The number of the next operation that is not in a graph.
-  std::uint32_t next() { return ++last_; }
+  /// The number of the next operation that is not in a graph; never 0, with which gates begin.
+  std::uint32_t next() { return ++last_ != 0 ? last_ : ++last_; }
   /// Readies the gate for an operation in a graph. No stream may wait at it: it has only been for graphs that are gone.
   void ready_for_graph() const;
   /// Makes `meeting` tell the host.

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "device/memory/gates.hpp"
 #include "device/transfer/engine.hpp"
 
 namespace gpudt::device {
@@ -109,10 +110,15 @@ void DefaultStream::forget_reached() {
 // --- marks ----------------------------------------------------------------------------------------------------------
 
 constinit thread_local bool detail::ordered_by_stream = false;
+namespace {
+constinit thread_local StreamMark mark_of_thread;  ///< if it is ordered by a stream
+}
 
-OrderedByStream::OrderedByStream(bool ordered) : before_(std::exchange(detail::ordered_by_stream, ordered)) {}
+OrderedByStream::OrderedByStream(bool ordered, const StreamMark& mark)
+    : before_(std::exchange(detail::ordered_by_stream, ordered)), mark_before_(std::exchange(mark_of_thread, mark)) {}
 OrderedByStream::~OrderedByStream() {
   detail::ordered_by_stream = before_;
+  mark_of_thread = mark_before_;
 }
 
 DefaultStream* Engine::default_stream(int ordinal) {
@@ -127,12 +133,13 @@ DefaultStream* Engine::default_stream(int ordinal) {
 }
 
 StreamMark mark_default_stream(int ordinal) {
-  if (detail::ordered_by_stream) return {};
+  if (detail::ordered_by_stream) return mark_of_thread;
   DefaultStream* const stream = current_engine().default_stream(ordinal);
   return stream != nullptr ? StreamMark(ordinal, stream->mark()) : StreamMark();
 }
 
 bool StreamMark::is_reached() const {
+  if (gate_ != nullptr) return gate_->has_told(static_cast<std::uint32_t>(number_));
   return current_engine().default_stream(ordinal_)->reached(number_);
 }
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/mutex.hpp"
+#include "device/transfer/stream_mark.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/stub_runtime.hpp"
 
@@ -50,5 +51,51 @@ TEST_CASE("gates: none is taken while the host waits for streams", "[device]") {
   }
   taker.join();
   CHECK(waited_before);
+  gates.give(gate, /*for_graph=*/false);
+}
+
+TEST_CASE("gates: a mark is where a stream comes to one, unless that is given up before", "[device]") {
+  test::HostMemoryRuntime runtime;
+  device::Gates gates(runtime);
+  device::Gate* const gate = gates.take(0, /*for_graph=*/false);
+  for (int round = 0; round < 2; ++round) {
+    device::Meeting meeting;
+    const std::uint32_t number = gate->next();
+    gate->tell_in(meeting, number);
+    *meeting.told = number - 1;
+    const device::StreamMark mark(*gate, number);
+    CHECK_FALSE(mark.reached());
+    *meeting.told = number;
+    CHECK(mark.reached());
+    gate->give_up(number);
+    CHECK(mark.reached());  // the stream has been there
+    *meeting.told = number + 1;
+    CHECK(mark.reached());
+    *meeting.told = number;
+  }
+  const std::uint32_t number = gate->next();
+  const device::StreamMark mark(*gate, number);
+  CHECK_FALSE(mark.reached());
+  gate->give_up(number);
+  CHECK_THROWS_AS(mark.reached(), device::Error);
+  gates.give(gate, /*for_graph=*/false);
+}
+
+TEST_CASE("gates: the marks of a thread that is ordered by a stream are its own", "[device]") {
+  test::HostMemoryRuntime runtime;
+  device::Gates gates(runtime);
+  device::Gate* const gate = gates.take(0, /*for_graph=*/false);
+  device::Meeting meeting;
+  gate->tell_in(meeting, 0);
+  *meeting.told = 0;
+  {
+    const device::OrderedByStream ordered;
+    CHECK(device::mark_default_stream(0).reached());
+    {
+      const device::OrderedByStream early(/*ordered=*/true, device::StreamMark(*gate, gate->next()));
+      CHECK_FALSE(device::mark_default_stream(0).reached());
+    }
+    CHECK(device::mark_default_stream(0).reached());
+  }
   gates.give(gate, /*for_graph=*/false);
 }
