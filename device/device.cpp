@@ -133,9 +133,11 @@ void prepare_for_streams(int ordinal) {
   for (const StagingKind kind : {StagingKind::mapped, StagingKind::device})
     static_cast<void>(engine.staging().try_acquire(kind, ordinal, at_first));
   Staging reserve = engine.uploads().acquire(StagingKind::mapped, ordinal, PageableTransfer::shortest_piece);
+  auto nudge = std::make_unique<Nudge>(engine.runtime(), ordinal, gpu.watch);
   {
     const LockGuard lock(gpu.reserve_mutex);
     if (!gpu.reserve) gpu.reserve = std::move(reserve);
+    if (!gpu.nudge) gpu.nudge = std::move(nudge);
   }
   detail::streams_used.store(true, std::memory_order_release);
   gpu.is_prepared.store(true, std::memory_order_release);
@@ -151,6 +153,15 @@ Gate* take_gate(int ordinal, bool for_graph) {
 
 void give_gate(Gate* gate, bool for_graph) noexcept {
   if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->gates().give(gate, for_graph);
+}
+
+void gates_opened(int ordinal) noexcept try {
+  Engine& engine = current_engine();
+  if (engine.is_shared(ordinal)) return;
+  const Gpu& gpu = engine.gpu(ordinal);
+  if (gpu.is_prepared.load(std::memory_order_acquire)) gpu.nudge->give();
+} catch (const Error&) {
+  // The GPU has failed, which its next use reports.
 }
 
 void meet(int ordinal, const Meeting& meeting, void* stream) {

@@ -96,6 +96,8 @@ bool is_captured(int ordinal, void* stream);
 /// stream comes to it any more. Throws Error.
 Gate* take_gate(int ordinal, bool for_graph);
 void give_gate(Gate* gate, bool for_graph) noexcept;
+/// To be called when the host has opened gates of the GPU, so that their streams pass soon (transfer/nudge.hpp).
+void gates_opened(int ordinal) noexcept;
 /// Puts a meeting into a stream of the program. Throws Error.
 void meet(int ordinal, const Meeting& meeting, void* stream);
 /// Calls `released(data)`, which must not use device/, once the graph into which the stream is being captured is gone.

@@ -25,6 +25,7 @@
 #include "device/transfer/channel.hpp"
 #include "device/transfer/config.hpp"
 #include "device/transfer/default_stream.hpp"
+#include "device/transfer/nudge.hpp"
 
 namespace gpudt::device {
 
@@ -43,6 +44,7 @@ struct Gpu {
   std::unique_ptr<Resident> resident;    ///< null: not wanted
   Mutex reserve_mutex;
   Staging reserve GUARDED_BY(reserve_mutex);  ///< PageableTransfer's, once the program enqueues in streams
+  std::unique_ptr<Nudge> nudge;               ///< does not change once is_prepared
   std::atomic<bool> is_prepared{false};       ///< device::prepare_for_streams()
   Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
 };
@@ -96,6 +98,8 @@ class Engine {
   std::vector<UsedGpu> used_gpus() const;
   void about_to_wait(WaitKind kind) noexcept;
   void shared_with_others(int ordinal, bool yields) noexcept;
+  /// Whether processes are known to take turns on the GPU.
+  bool is_shared(int ordinal) const { return shared_[ordinal].load(std::memory_order_relaxed); }
 
   static constexpr int max_gpus = datatype::Layout::gpu_slots;
 

@@ -36,8 +36,7 @@ CopyPlan Engine::divided(const Packing& packing, const TransferContext& context)
 /// slice.
 TransferContext Engine::transfer_context(const Gpu& gpu, const Packing& packing) const {
   const bool unpack = packing.direction == Direction::unpack;
-  const bool from_host_together =
-      runtime_->copies_runs_together() && !shared_[gpu.ordinal].load(std::memory_order_relaxed);
+  const bool from_host_together = runtime_->copies_runs_together() && !is_shared(gpu.ordinal);
   return {.unpack = unpack,
           .packed_is_host = is_host(packing.packed_kind),
           .peer = packing.peer,
