@@ -97,6 +97,7 @@ class Engine {
   std::vector<std::string> cost_sources() const;
   std::vector<UsedGpu> used_gpus() const;
   void about_to_wait(WaitKind kind) noexcept;
+  void no_more_enqueued() noexcept;
   void shared_with_others(int ordinal, bool yields) noexcept;
   /// Whether processes are known to take turns on the GPU.
   bool is_shared(int ordinal) const { return shared_[ordinal].load(std::memory_order_relaxed); }

@@ -23,6 +23,9 @@ constexpr int least_streak = 4;
 constexpr std::int64_t worthwhile_jobs = 4;
 /// A kernel ends after this time without a job, since the program's cudaDeviceSynchronize waits for it.
 constexpr microseconds timeout{40};
+/// The same for operations in streams, several of which may come between two short jobs: the kernel is ended as soon as
+/// nothing is enqueued.
+constexpr microseconds timeout_enqueued{200};
 /// The timeout with ResidentUse::always, for tests and experiments.
 constexpr microseconds timeout_always{5000};
 /// After this time a kernel gets no more jobs, so that work that waits for the whole GPU gets its turn.
@@ -31,6 +34,10 @@ constexpr microseconds longest_life{1000};
 /// they do with CUDA_LAUNCH_BLOCKING or in a debugger.
 constexpr microseconds blocked_launch = timeout;
 constexpr int most_blocked = 3;
+
+microseconds timeout_of(WaitKind kind) {
+  return kind == WaitKind::enqueued ? timeout_enqueued : timeout;
+}
 
 }  // namespace
 
@@ -100,9 +107,10 @@ void Resident::note_short() {
 }
 
 /// A launch may delay the first job by some microseconds, which the fourth has made up for.
-bool Resident::promising(const Waits& waits) const {
+bool Resident::promising(WaitKind kind) const {
   if (use_ == ResidentUse::always) return true;
-  return streak_ >= least_streak && !launching_.waits() && waits.until_short <= timeout;
+  return streak_ >= least_streak && !launching_.waits() &&
+         waits_[static_cast<int>(kind)].until_short <= timeout_of(kind);
 }
 
 /// Learns from the jobs of the latest kernel when to launch the next one.
@@ -127,9 +135,9 @@ void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
   if (served_) return;  // the thread that waits for the job takes it back
   ready_.store(false, std::memory_order_relaxed);
   settle();
-  if (may_launch && promising(waits) && !watch_->ended()) try {
+  if (may_launch && promising(kind) && !watch_->ended()) try {
       if (!make_box()) return;
-      launch();
+      launch(kind);
     } catch (const Error&) {
       use_ = ResidentUse::never;  // other launches do without, or say what is wrong
     }
@@ -166,11 +174,16 @@ void Resident::make_new_box() {
   }
 }
 
-void Resident::launch() {
+void Resident::no_more_enqueued() noexcept {
+  const LockGuard lock(mutex_);
+  if (box_ && alive() && !served_ && for_enqueued_ && use_ == ResidentUse::automatic) send_away();
+}
+
+void Resident::launch(WaitKind kind) {
   for (std::uint64_t& word : box_->job) std::atomic_ref(word).store(numbered(no_job, 0, 0), std::memory_order_release);
   words_ = {};
   const std::uint32_t next_launch = launch_ + 1 == 0 ? 1 : launch_ + 1;
-  const microseconds wanted = use_ == ResidentUse::always ? timeout_always : timeout;
+  const microseconds wanted = use_ == ResidentUse::always ? timeout_always : timeout_of(kind);
   const auto its_timeout = static_cast<std::uint32_t>(wanted.count());
   const auto began = Clock::now();
   mark(point::resident_planned);
@@ -179,6 +192,7 @@ void Resident::launch() {
   launch_ = next_launch;
   launched_ = Clock::now();
   leaving_ = settled_ = false;
+  for_enqueued_ = kind == WaitKind::enqueued;
   jobs_of_launch_ = 0;
   const Clock::duration took = launched_ - began;
   blocked_ = took >= blocked_launch ? blocked_ + 1 : 0;
@@ -255,6 +269,15 @@ void Engine::about_to_wait(WaitKind kind) noexcept {
 
 void about_to_wait(WaitKind kind) noexcept {
   if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->about_to_wait(kind);
+}
+
+void Engine::no_more_enqueued() noexcept {
+  const Gpu* const gpu = recent_.load(std::memory_order_acquire);
+  if (gpu && gpu->resident) gpu->resident->no_more_enqueued();
+}
+
+void no_more_enqueued() noexcept {
+  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->no_more_enqueued();
 }
 
 /// Whether the persistent kernel is not to be launched, because kernels start late.

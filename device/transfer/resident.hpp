@@ -37,6 +37,8 @@ class Resident {
   void note_short();
   /// The calling thread is about to wait. If `may_launch`, the kernel is launched where that is promising.
   void about_to_wait(WaitKind kind, bool may_launch) noexcept;
+  /// Nothing is enqueued in streams any more: ends a kernel that was launched for that.
+  void no_more_enqueued() noexcept;
 
   /// Cheap test whether a job can be handed over; may return true although hand_over() then fails.
   bool ready() const { return ready_.load(std::memory_order_relaxed); }
@@ -66,9 +68,9 @@ class Resident {
     bool open = false;              ///< no short transfer has begun since then
     Clock::duration until_short{};  ///< latest time from the beginning of a wait to the next short transfer
   };
-  bool promising(const Waits& waits) const REQUIRES(mutex_);
+  bool promising(WaitKind kind) const REQUIRES(mutex_);
   bool alive() const REQUIRES(mutex_);
-  void launch() REQUIRES(mutex_);
+  void launch(WaitKind kind) REQUIRES(mutex_);
   bool make_box() REQUIRES(mutex_);
   void make_new_box() REQUIRES(mutex_);
   void settle() REQUIRES(mutex_);
@@ -85,6 +87,7 @@ class Resident {
   Relay* relay_ = nullptr;  ///< in the GPU's memory, lives as long as the mailbox; null: there was no room
   std::uint32_t launch_ GUARDED_BY(mutex_) = 0;         ///< number of the last launch; 0: there was none
   bool leaving_ GUARDED_BY(mutex_) = false;             ///< the latest launch gets no more jobs
+  bool for_enqueued_ GUARDED_BY(mutex_) = false;        ///< it was for a wait of WaitKind::enqueued
   bool settled_ GUARDED_BY(mutex_) = true;              ///< settle() has seen the result of the latest launch
   std::uint32_t job_ GUARDED_BY(mutex_) = 0;            ///< number of the last job
   host::JobWords words_ GUARDED_BY(mutex_);             ///< that the latest launch has

@@ -23,6 +23,8 @@ namespace gpudt::device {
 /// Hint that the calling thread is about to wait, for other processes or for the GPU: the persistent kernel may be
 /// launched now (about 5 us). Send pending messages first.
 void about_to_wait(WaitKind kind) noexcept;
+/// Ends waits of WaitKind::enqueued.
+void no_more_enqueued() noexcept;
 
 /// Call when another process uses the GPU, too: then this process launches no persistent kernel there and avoids copies
 /// that run in the GPU's time slices as kernels do. `yields`: the other process launches the kernels for both, so this

@@ -112,8 +112,9 @@ enum class WaitKind {
   several,     ///< some of these at once
   group,       ///< several processes, which all exchange data
   transfer,    ///< a transfer that the thread has started
+  enqueued,    ///< what is enqueued in streams, until no_more_enqueued()
 };
-inline constexpr int wait_kinds = 5;
+inline constexpr int wait_kinds = 6;
 
 /// A GPU that this process has used.
 struct UsedGpu {

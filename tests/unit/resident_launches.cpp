@@ -79,6 +79,26 @@ TEST_CASE("a persistent kernel is launched where that is promising", "[kernel]")
     }
     CHECK(stage.launches() == 0);
   }
+  SECTION("for operations in streams even then, until none is enqueued") {
+    for (int i = 0; i < 50 && stage.launches() == 0; ++i) {
+      for (int each = 0; each < 5; ++each) stage.pack().wait();
+      stage.engine->about_to_wait(WaitKind::enqueued);
+      stage.log.clock.now += microseconds(90);
+    }
+    REQUIRE(stage.launches() == 1);
+    stage.begin();
+    const auto is_sent_away = [&] { return number_of(stage.box().job[0]) == no_more_jobs; };
+    CHECK_FALSE(is_sent_away());
+    stage.engine->no_more_enqueued();
+    CHECK(is_sent_away());
+  }
+  SECTION("which do not end what was launched for other waits") {
+    until_launched(1000);
+    REQUIRE(stage.launches() == 1);
+    stage.begin();
+    stage.engine->no_more_enqueued();
+    CHECK(number_of(stage.box().job[0]) != no_more_jobs);
+  }
   SECTION("not where messages are too long for it") {
     const OwnedType type = std::move(vector(20 << 10, 2, 4, MPI_INT).commit());  // 160 KiB in words of 8 bytes
     const datatype::LayoutRef layout = datatype::decode(type);
