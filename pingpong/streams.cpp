@@ -42,21 +42,32 @@ double microseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// A message in device memory.
+/// Device memory for all messages: of what is freed, processes unmap nothing while operations are enqueued.
+class Memory {
+ public:
+  explicit Memory(std::int64_t bytes) {
+    require(cudaMalloc(reinterpret_cast<void**>(&data_), static_cast<std::size_t>(bytes)), "cudaMalloc");
+  }
+  ~Memory() { cudaFree(data_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  double* data() const { return data_; }
+
+ private:
+  double* data_ = nullptr;
+};
+
+/// A message in that memory.
 class Message {
  public:
-  Message(int numbers, bool gaps) : numbers_(numbers), gaps_(gaps) {
-    require(cudaMalloc(reinterpret_cast<void**>(&data_), bytes()), "cudaMalloc");
+  Message(const Memory& memory, int numbers, bool gaps) : numbers_(numbers), gaps_(gaps), data_(memory.data()) {
     if (gaps)
       MPI_Type_vector(numbers / block, block, 2 * block, MPI_DOUBLE, &type_);
     else
       MPI_Type_contiguous(numbers, MPI_DOUBLE, &type_);
     MPI_Type_commit(&type_);
   }
-  ~Message() {
-    MPI_Type_free(&type_);
-    cudaFree(data_);
-  }
+  ~Message() { MPI_Type_free(&type_); }
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
   void fill(double first) const {
@@ -79,7 +90,7 @@ class Message {
   std::size_t bytes() const { return extent() * sizeof(double); }
   int numbers_;
   bool gaps_;
-  double* data_ = nullptr;
+  double* data_;
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
 };
 
@@ -186,8 +197,8 @@ double allreduce(const Stream& stream, const Message& message, int count) {
          to_and_fro;
 }
 
-void measure(const Stream& stream, int bytes, bool gaps) {
-  const Message message(bytes / static_cast<int>(sizeof(double)), gaps);
+void measure(const Stream& stream, const Memory& memory, int bytes, bool gaps) {
+  const Message message(memory, bytes / static_cast<int>(sizeof(double)), gaps);
   message.fill(rank == 0 ? 7 : 0);
   MPI_Barrier(MPI_COMM_WORLD);
   double host = 0;
@@ -221,12 +232,13 @@ int main(int argc, char** argv) {
   require(cudaSetDevice(rank % gpus), "cudaSetDevice");
   {
     const Stream stream = make_stream();
+    const Memory memory(2 * std::max(most, std::int64_t{1} << 10));
     if (rank == 0)
       std::printf("%9s %-10s %9s %9s %9s %12s\n", "bytes", "layout", "stream", "graph", "blocking", "host a call");
     for (const int bytes : {1 << 10, 64 << 10, 1 << 20, 16 << 20})
       for (const bool gaps : {false, true})
-        if (bytes <= most) measure(stream, bytes, gaps);
-    const Message message(128, false);
+        if (bytes <= most) measure(stream, memory, bytes, gaps);
+    const Message message(memory, 128, false);
     const double reduction = allreduce(stream, message, 128);
     if (rank == 0) std::printf("allreduce of 1 KiB in the stream: %.2f\n", reduction);
     MPI_Comm freed = stream.comm;
