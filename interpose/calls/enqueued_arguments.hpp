@@ -281,6 +281,10 @@ StartEnqueued start_of(MPI_Comm comm, Handle handle, Nonblocking nonblocking, co
   };
 }
 
+template <class... Arguments>
+inline constexpr bool is_message = ((std::is_same_v<Arguments, Destination> || std::is_same_v<Arguments, Source>) ||
+                                    ...);
+
 /// Enqueues an operation for which the stream waits.
 template <class Nonblocking, class... Arguments>
 int waiting(const char* call, MPI_Comm comm, MPI_Status* status, Nonblocking nonblocking,
@@ -289,7 +293,7 @@ int waiting(const char* call, MPI_Comm comm, MPI_Status* status, Nonblocking non
     const auto stream = stream_of(comm);
     StartEnqueued start = start_of(comm, comm, nonblocking, arguments...);
     prepare(comm, arguments...);
-    return enqueue(call, stream, status, {std::move(start)});
+    return enqueue(call, stream, status, {.start = std::move(start), .is_message = is_message<Arguments...>});
   });
 }
 
@@ -302,7 +306,8 @@ int requesting(const char* call, MPI_Comm comm, MPI_Request* request, Nonblockin
     check(request != nullptr, MPI_ERR_REQUEST, "the request is null");
     StartEnqueued start = start_of(comm, comm, nonblocking, arguments...);
     prepare(comm, arguments...);
-    return enqueue_nonblocking(call, stream, request, {std::move(start)});
+    return enqueue_nonblocking(call, stream, request,
+                               {.start = std::move(start), .is_message = is_message<Arguments...>});
   });
 }
 

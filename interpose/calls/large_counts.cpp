@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "interpose/support/early_start.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -14,6 +15,7 @@ constexpr MPI_Count chunk = MPI_Count(1) << 30;  ///< elements of the inner type
 }  // namespace
 
 bool any_on_device(std::initializer_list<const void*> buffers) {
+  if (EarlyStart::is_active()) return true;  // the functions with int counts refuse host memory
   return active.load(std::memory_order_acquire) && std::any_of(buffers.begin(), buffers.end(), [](const void* buffer) {
            // With MPI_BOTTOM the datatype decides, which the functions with int counts inspect.
            return buffer != MPI_IN_PLACE && (buffer == MPI_BOTTOM || device::classify(buffer).on_device());

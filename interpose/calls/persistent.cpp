@@ -89,9 +89,10 @@ int in_stream(const char* call, int code, Nonblocking nonblocking, Buffer* buf, 
   return guarded(comm, call, [&] {
     enqueued::prepare(comm, enqueued::Buffer<Buffer*, int>{buf, count, type}, enqueued::Datatype{type});
     const auto kept = std::make_shared<KeptType>(type);
-    startable_add(comm, *request, {[=](MPI_Request* started) {
-                    return nonblocking(buf, count, kept->get(), peer, tag, comm, started);
-                  }});
+    startable_add(
+        comm, *request,
+        {.start = [=](MPI_Request* started) { return nonblocking(buf, count, kept->get(), peer, tag, comm, started); },
+         .is_message = true});
     return int(MPI_SUCCESS);
   });
 }

@@ -23,6 +23,12 @@ bool valid_target(MPI_Comm comm, int peer, int tag);
 /// valid_target() for a receive; wildcards are valid.
 bool valid_source(MPI_Comm comm, int peer, int tag);
 
+/// Refuses an operation that is started early (EarlyStart) and cannot wait: MPI is to have its buffer as it is, or
+/// GPUDT_CHECK looks at it. False if it is not started early, or can wait as far as is known.
+bool refused_early(const BufferPeek& peek);
+/// Refuses the operation on this buffer. False if it is not started early.
+bool refused_early(const DeviceBuffer& operand);
+
 // --- sends (sends.cpp) -----------------------------------------------------------------------------------------------
 
 /// Whether MPI can have a send as it is, at once: it is in host memory, no RTS has its length, and no send is deferred.

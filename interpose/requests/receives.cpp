@@ -111,6 +111,7 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type, located);
   const bool from_nobody = selects && selects->source == MPI_PROC_NULL;
+  if (refused_early(peek)) return MPI_SUCCESS;
   const bool nothing_to_check = peek.bytes_on_host >= peer::shortest_rts && !peer_checks();
   if (from_nobody || nothing_to_check ||
       (comes_as_it_is(peek) && !watches_all() && peer_may_pass_unchecked(peek.bytes_on_host)))
@@ -125,7 +126,9 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
     });
   return guarded(owner, call, [&, buf = buf, asked = asked, type = type] {
     DeviceBuffer operand{.use = Use::written};
-    if (resolve(buf, count, type, call, operand, peek.located, from.may_be_rts())) {
+    const bool staged = resolve(buf, count, type, call, operand, peek.located, from.may_be_rts());
+    if ((!staged || operand.division) && refused_early(operand)) return int(MPI_SUCCESS);
+    if (staged) {
       const CallOnTimeline on_timeline(began, point::irecv_entered, point::irecv_returned);
       peer_receives_on_device();
       return start_receive(pmpi, make_recycled<StagedReceive>(std::move(operand), room), owner, selects,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "interpose/requests/call_buffers.hpp"
+#include "interpose/support/early_start.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
@@ -37,6 +38,17 @@ bool valid_target(MPI_Comm comm, int peer, int tag) {
 bool valid_source(MPI_Comm comm, int peer, int tag) {
   return comm != MPI_COMM_NULL && (peer == MPI_ANY_SOURCE || valid_rank(comm, peer)) &&
          (tag == MPI_ANY_TAG || valid_tag(comm, tag));
+}
+
+bool refused_early(const BufferPeek& peek) {
+  if (!EarlyStart::is_active() || (peek.bytes_on_host < 0 && !check_wanted && !mpi_takes_device_memory())) return false;
+  return EarlyStart::refuse();
+}
+
+bool refused_early(const DeviceBuffer& operand) {
+  if (!EarlyStart::refuse()) return false;
+  if (operand.reported) operand.reported->drop();
+  return true;
 }
 
 namespace {
@@ -137,10 +149,14 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm, request);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type, located);
+  // The receive of a ready send need not be posted before its stream comes to it.
+  if (refused_early(peek) || (pmpi == PMPI_Irsend && EarlyStart::refuse())) return MPI_SUCCESS;
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::read};
-    if (!resolve(buf, count, type, call, operand, peek.located, needs_host_memory(pmpi, dest, comm))) {
+    const bool staged = resolve(buf, count, type, call, operand, peek.located, needs_host_memory(pmpi, dest, comm));
+    if ((!staged || operand.division) && refused_early(operand)) return int(MPI_SUCCESS);
+    if (!staged) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
       return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm, request);
@@ -148,6 +164,8 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     const CallOnTimeline on_timeline(began, point::isend_entered, point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
     auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi));
+    // Later sends, which go at once, would overtake the message while it waits to be packed, or wait for it.
+    if (!offers && refused_early(operand)) return int(MPI_SUCCESS);
     if (!offers) peer_sends_plain(operand.bytes(), dest, tag, comm);
     SendPayload& out = *payload;
     out.start_pack();

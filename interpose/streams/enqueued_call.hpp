@@ -25,6 +25,7 @@ using StartEnqueued = std::function<int(MPI_Request*)>;
 struct Steps {
   StartEnqueued start;
   StartEnqueued then{};     ///< started when the former is complete; may be empty
+  bool is_message = false;  ///< a send or a receive, which may be started early (EarlyStart)
   bool persistent = false;  ///< the request of `start` is the program's, which outlives the operation
 };
 
@@ -61,6 +62,8 @@ struct EnqueuedCall : Recycled<EnqueuedCall> {
   std::atomic<int> graphs{0};             ///< that may still come to the gate
   std::atomic<bool> forgotten{false};     ///< by the thread, since its graphs are gone
   bool under_way = false;                 ///< only for the thread
+  bool is_early = false;                  ///< under way, but the stream has not come to it; only for the thread
+  bool waits_for_stream = false;          ///< it cannot be started early; only for the thread
   EnqueuedCall* next_incoming = nullptr;  ///< of those that the thread has not taken yet
 
   // The program's request (calls that complete later), and where the outcome goes: guarded by outcome_mutex().

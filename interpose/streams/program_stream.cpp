@@ -11,6 +11,9 @@
 namespace gpudt::interpose {
 namespace {
 
+/// Calls of a stream that begin early at a time. The next ones begin while the stream carries out the first; more would
+/// be polled in vain.
+constexpr std::size_t most_early = 4;
 constexpr int first_handle = 0x7c000000;  ///< MPICH's own handles of streams begin otherwise
 
 /// Handles are few: programs make some streams and keep them.
@@ -26,6 +29,11 @@ auto& known = never_destroyed<Known>();
 /// Whether passage `told` is `number` or comes after it.
 bool reached(std::uint32_t told, std::uint32_t number) {
   return static_cast<std::int32_t>(told - number) >= 0;
+}
+
+/// Whether the stream has come to the call, which is in no graph.
+bool has_come_to(const EnqueuedCall* call) {
+  return reached(call->gate->told(), call->passage);
 }
 
 /// Whether a launch of its graph has come to the call, which has not begun.
@@ -126,13 +134,22 @@ void ProgramStream::take_incoming() {
   has_incoming_.store(false, std::memory_order_relaxed);
 }
 
+bool ProgramStream::pass_early() {
+  bool any = false;
+  for (; !plain_.empty() && plain_.front()->is_early && has_come_to(plain_.front()); plain_.pop_front()) {
+    plain_.front()->is_early = false;
+    any = true;
+  }
+  return any;
+}
+
 EnqueuedCall* ProgramStream::next_begun() {
   const auto found = std::find_if(in_graphs_.begin(), in_graphs_.end(), has_told) - in_graphs_.begin();
   const bool in_graph = found < std::ssize(in_graphs_);
   // What the stream came to before this gate shows by now, and comes first: calls outside of graphs, behind which the
   // graph was launched, even if they were enqueued a moment ago, and those before it in the graph.
   if (in_graph) take_incoming();
-  if (!plain_.empty() && reached(plain_.front()->gate->told(), plain_.front()->passage)) {
+  if (!plain_.empty() && !plain_.front()->is_early && has_come_to(plain_.front())) {
     EnqueuedCall* const call = plain_.front();
     plain_.pop_front();
     return call;
@@ -141,6 +158,14 @@ EnqueuedCall* ProgramStream::next_begun() {
   EnqueuedCall* const call = *std::find_if(in_graphs_.begin(), in_graphs_.begin() + found, has_told);
   call->gate->take_told();
   return call;
+}
+
+/// None while there are graphs, whose calls may come between: what is enqueued later must not be matched before.
+EnqueuedCall* ProgramStream::next_early() {
+  if (!in_graphs_.empty()) return nullptr;
+  const auto end = plain_.begin() + static_cast<std::ptrdiff_t>(std::min(plain_.size(), most_early));
+  const auto next = std::find_if(plain_.begin(), end, [](const EnqueuedCall* call) { return !call->is_early; });
+  return next != end && (*next)->steps.is_message && !(*next)->waits_for_stream ? *next : nullptr;
 }
 
 int ProgramStream::forget_graphs() {
@@ -168,8 +193,9 @@ int ProgramStream::abandon() {
   take_incoming();
   const auto count = static_cast<int>(plain_.size());
   for (EnqueuedCall* const call : plain_) {
+    call->gate->give_up(call->passage);
     call->gate->open(call->passage);
-    call->release();
+    if (!call->is_early) call->release();  // otherwise the thread has its request
   }
   plain_.clear();
   for (EnqueuedCall* const call : in_graphs_) call->gate->open(call->passage);

@@ -34,18 +34,22 @@ class ProgramStream {
   // For the thread that carries out the calls.
   /// Takes over what has been enqueued since the last time.
   void take_incoming();
+  /// Notes to which calls that have begun early the stream has come. Whether to any.
+  bool pass_early();
   /// A call that the stream has come to and that has not begun; null: there is none now. Calls that are returned twice
   /// at a time are in graphs, launched anew.
   EnqueuedCall* next_begun();
+  /// A call that may begin early, as all before it have begun; null: there is none now.
+  EnqueuedCall* next_early();
   /// Forgets calls whose graphs are gone. Returns how many.
   int forget_graphs();
   bool empty() const { return plain_.empty() && in_graphs_.empty(); }
   bool has_plain() const { return !plain_.empty(); }
-  /// The lowest number of a call that has not begun or is in a graph; `otherwise` if there is none.
+  /// The lowest number of a call to which the stream has not come, or that is in a graph; `otherwise` if there is none.
   std::uint64_t first_number(std::uint64_t otherwise) const;
   bool has_graphs() const { return !in_graphs_.empty(); }
-  /// Opens all gates and forgets the calls, since MPI ends. Returns the number of calls that had not begun,
-  /// those in graphs apart.
+  /// Opens all gates and forgets the calls, since MPI ends; those that have begun early fail. Returns the number of
+  /// calls to which the stream had not come, those in graphs apart.
   int abandon();
 
  private:
@@ -62,7 +66,7 @@ class ProgramStream {
   std::atomic<bool> has_incoming_{false};
   std::atomic<bool> abandoned_{false};
   // Only for the thread.
-  std::deque<EnqueuedCall*> plain_;  ///< not begun, in order
+  std::deque<EnqueuedCall*> plain_;  ///< that the stream has not come to, in order: first those that have begun early
   std::vector<EnqueuedCall*> in_graphs_;
 };
 

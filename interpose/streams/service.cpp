@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -20,6 +21,7 @@
 #include "interpose/mpi/progress.hpp"
 #include "interpose/streams/program_stream.hpp"
 #include "interpose/streams/single_cpu.hpp"
+#include "interpose/support/early_start.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
@@ -27,9 +29,11 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+constexpr std::chrono::microseconds awake{50};       ///< when nothing is enqueued any more, until it sleeps
 constexpr std::chrono::microseconds spins{500};      ///< after something has happened, without giving up the core
 constexpr std::chrono::milliseconds yields{20};      ///< then it yields the core in each turn, and then it naps
 constexpr std::chrono::microseconds nap{20};         ///< a launch of a graph may wait that long
+constexpr int polls_between_tests = 4;               ///< of the requests of what has begun
 constexpr unsigned long timer_slack = 1000;          ///< nanoseconds by which the kernel may prolong a nap
 constexpr std::chrono::seconds without_messages{2};  ///< at MPI_Finalize: for operations that have begun
 constexpr std::chrono::seconds without_streams{30};  ///< for streams that are busy with other work
@@ -38,9 +42,18 @@ constexpr std::chrono::milliseconds without_launches{100};  ///< for graphs, of 
 /// A call that has begun, and its request.
 struct Begun {
   EnqueuedCall* call;
-  MPI_Request request;
+  MPI_Request request = MPI_REQUEST_NULL;
   bool is_second = false;  ///< of its second step
   bool is_told = false;    ///< MPI has called the program's error handler for its failure
+  bool is_over = false;    ///< it has no request any more; one that began early waits for its stream
+  int code = MPI_SUCCESS;
+  MPI_Status status{};
+
+  void end(int its_code) {
+    is_over = true;
+    code = its_code;
+    request = MPI_REQUEST_NULL;
+  }
 };
 
 struct FreedHandle {
@@ -71,14 +84,17 @@ class Service {
   bool turn_safely();
   bool turn();
   bool begin_told();
+  void make_room();
   void begin(EnqueuedCall* call);
+  bool begin_early();
   static int step(Begun& begun, const StartEnqueued& start);
   static int second_step(Begun& begun);
   bool test_begun();
-  void finish(const Begun& begun, int code, const MPI_Status& status);
-  void ended(const Begun& begun, MPI_Request& request, int code, const MPI_Status& status);
+  bool finish_over();
+  void finish(const Begun& begun);
   bool free_unused();
   void rest(SteadyClock::time_point active) const;
+  bool awaits_messages() const;
   bool may_stop(SteadyClock::time_point active) const;
   void abandon();
 
@@ -96,6 +112,7 @@ class Service {
   bool on_host_ = false;  ///< streams are threads of this machine
   std::vector<std::shared_ptr<ProgramStream>> streams_;
   std::vector<Begun> begun_;
+  int untested_ = 0;  ///< polls of the engine since the requests were tested
   // The arguments of MPI_Testsome.
   std::vector<MPI_Request> requests_;
   std::vector<int> indices_;
@@ -139,7 +156,8 @@ void Service::run() {
       active = SteadyClock::now();
     } else if (stops && may_stop(active)) {
       break;
-    } else if (!lives() && !stops) {
+    } else if (!lives() && !stops && SteadyClock::now() - active >= awake) {
+      device::no_more_enqueued();
       wakes_.wait(seen);
       active = SteadyClock::now();
     } else {
@@ -175,41 +193,63 @@ bool Service::turn() {
   std::erase_if(streams_, [](const auto& each) { return each.use_count() == 1 && each->empty(); });
   bool any = begin_told();
   any = test_begun() || any;
+  any = finish_over() || any;
+  if (any && lives()) device::about_to_wait(device::WaitKind::enqueued);
   for (const auto& stream : streams_) {
     const int gone = stream->forget_graphs();
     live_.fetch_sub(gone, std::memory_order_acq_rel);
     any = any || gone != 0;
   }
-  return free_unused() || any;
+  any = free_unused() || any;
+  return any || begin_early();
 }
 
 bool Service::begin_told() {
   bool any = false;
-  {
-    const device::Gathering gathering(device::Gathering::short_bytes);  // operations of several streams move together
-    for (const auto& stream : streams_)
-      while (EnqueuedCall* const call = stream->next_begun()) {
-        const WithoutProgressThread alone;
-        begin(call);
-        any = true;
-      }
+  const device::Gathering gathering(device::Gathering::short_bytes);  // operations of several streams move together
+  for (const auto& stream : streams_) {
+    any = stream->pass_early() || any;
+    for (make_room(); EnqueuedCall* const call = stream->next_begun(); make_room()) {
+      const WithoutProgressThread alone;
+      begin(call);
+      any = true;
+    }
   }
-  if (any && !begun_.empty()) device::about_to_wait(device::WaitKind::several);
   return any;
+}
+
+/// Starts one message to whose gate its stream has not come, so that it is matched by then. Only where nothing else was
+/// to be done: what streams have come to goes first.
+bool Service::begin_early() {
+  for (const auto& stream : streams_) {
+    EnqueuedCall* const call = stream->next_early();
+    if (call == nullptr) continue;
+    make_room();
+    const WithoutProgressThread alone;
+    const EarlyStart early({*call->gate, call->passage});
+    call->is_early = true;
+    begin(call);
+    if (!early.refused()) return true;
+    begun_.pop_back();
+    call->under_way = call->is_early = false;
+    call->waits_for_stream = true;
+  }
+  return false;
+}
+
+/// Makes room for one more call, before it is taken from its stream: nothing may fail afterwards.
+void Service::make_room() {
+  if (begun_.size() == begun_.capacity()) begun_.reserve(std::max<std::size_t>(16, 2 * begun_.size()));
 }
 
 void Service::begin(EnqueuedCall* call) {
   call->under_way = true;
-  Begun begun{call, MPI_REQUEST_NULL};
-  int code = step(begun, [&](MPI_Request* request) {
-    begun_.reserve(begun_.size() + 1);
-    return call->steps.start(request);
-  });
+  begun_.push_back({call});
+  Begun& begun = begun_.back();
+  begun.status = empty_status();
+  int code = step(begun, call->steps.start);
   if (code == MPI_SUCCESS && begun.request == MPI_REQUEST_NULL) code = second_step(begun);
-  if (code != MPI_SUCCESS || begun.request == MPI_REQUEST_NULL)
-    finish(begun, code, empty_status());
-  else
-    begun_.push_back(begun);
+  if (code != MPI_SUCCESS || begun.request == MPI_REQUEST_NULL) begun.end(code);
 }
 
 /// Returns an MPI error code. What raise() has not silenced, MPI has reported.
@@ -230,6 +270,9 @@ int Service::second_step(Begun& begun) {
 bool Service::test_begun() {
   if (begun_.empty()) return false;
   const WithoutProgressThread alone;
+  // Mostly the engine completes requests. A test takes several times as long as its poll.
+  if (engine_progress() == 0 && ++untested_ < polls_between_tests) return false;
+  untested_ = 0;
   const std::size_t count = begun_.size();
   requests_.resize(count);
   indices_.resize(count);
@@ -237,40 +280,51 @@ bool Service::test_begun() {
   for (std::size_t i = 0; i < count; ++i) requests_[i] = begun_[i].request;
   int done = 0;
   const int code = calls_.testsome(static_cast<int>(count), requests_.data(), &done, indices_.data(), statuses_.data());
-  engine_progress();  // where MPI's progress does not
   if (done == MPI_UNDEFINED || done <= 0) return false;
   for (int i = 0; i < done; ++i) {
     const auto at = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
-    const MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
-    int failure = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS;
-    if (failure == MPI_SUCCESS) failure = second_step(begun_[at]);
-    if (failure == MPI_SUCCESS && begun_[at].request != MPI_REQUEST_NULL) continue;
-    ended(begun_[at], requests_[at], failure, status);
-    begun_[at].call = nullptr;
+    Begun& begun = begun_[at];
+    begun.status = statuses_[static_cast<std::size_t>(i)];
+    int failure = code == MPI_ERR_IN_STATUS ? begun.status.MPI_ERROR : MPI_SUCCESS;
+    if (failure == MPI_SUCCESS) failure = second_step(begun);
+    if (failure == MPI_SUCCESS && begun.request != MPI_REQUEST_NULL) continue;
+    if (failure != MPI_SUCCESS && requests_[at] != MPI_REQUEST_NULL && !begun.call->steps.persistent)
+      PMPI_Request_free(&requests_[at]);
+    begun.end(failure < 0 ? MPI_ERR_OTHER : failure);  // Open MPI's own numbers are negative
   }
-  std::erase_if(begun_, [](const Begun& each) { return each.call == nullptr; });
   return true;
 }
 
-void Service::ended(const Begun& begun, MPI_Request& request, int code, const MPI_Status& status) {
-  if (code != MPI_SUCCESS && request != MPI_REQUEST_NULL && !begun.call->steps.persistent) PMPI_Request_free(&request);
-  finish(begun, code < 0 ? MPI_ERR_OTHER : code, status);  // Open MPI's own numbers are negative
+/// Finishes calls that are over, and to which their streams have come. Whether there were any.
+bool Service::finish_over() {
+  const auto waits = [](const Begun& each) { return !each.is_over || each.call->is_early; };
+  const auto over = std::stable_partition(begun_.begin(), begun_.end(), waits);
+  if (over == begun_.end()) return false;
+  const WithoutProgressThread alone;
+  std::uint64_t gpus = 0;  // a bit for each on which a gate is opened
+  std::for_each(over, begun_.end(), [&](const Begun& each) {
+    gpus |= std::uint64_t{1} << each.call->gate->ordinal();
+    finish(each);
+  });
+  begun_.erase(over, begun_.end());
+  for (; gpus != 0; gpus &= gpus - 1) device::gates_opened(std::countr_zero(gpus));
+  return true;
 }
 
 /// The call is complete: its outcome first, and then the gate.
-void Service::finish(const Begun& begun, int code, const MPI_Status& status) {
+void Service::finish(const Begun& begun) {
   EnqueuedCall* const call = begun.call;
   MPI_Request completed = MPI_REQUEST_NULL;
   {
     const LockGuard lock(outcome_mutex());
-    call->outcome = status;
+    call->outcome = begun.status;
     call->complete = true;
-    if (call->status != MPI_STATUS_IGNORE) *call->status = status;
+    if (call->status != MPI_STATUS_IGNORE) *call->status = begun.status;
     if (call->request != MPI_REQUEST_NULL && !std::exchange(call->request_completed, true)) completed = call->request;
   }
-  if (code != MPI_SUCCESS && !begun.is_told) {
+  if (begun.code != MPI_SUCCESS && !begun.is_told) {
     int none = MPI_SUCCESS;
-    call->comm->failure.compare_exchange_strong(none, code);
+    call->comm->failure.compare_exchange_strong(none, begun.code);
   }
   call->gate->open(call->passage);
   call->under_way = false;
@@ -320,10 +374,15 @@ void Service::free_later(std::function<void()> free) {
 void Service::rest(SteadyClock::time_point active) const {
   const auto idle = SteadyClock::now() - active;
   if (idle < spins && !on_host_) return;
-  if (!begun_.empty() || idle < yields)
+  if (awaits_messages() || idle < yields)
     sched_yield();
   else
     std::this_thread::sleep_for(nap);
+}
+
+/// Whether calls have begun to which their streams have come.
+bool Service::awaits_messages() const {
+  return std::any_of(begun_.begin(), begun_.end(), [](const Begun& each) { return !each.call->is_early; });
 }
 
 /// Whether nothing more can be expected: nothing is enqueued, or what has begun waits in vain.
@@ -332,29 +391,30 @@ bool Service::may_stop(SteadyClock::time_point active) const {
   const auto idle = SteadyClock::now() - active;
   const bool graphs =
       std::any_of(streams_.begin(), streams_.end(), [](const auto& each) { return each->has_graphs(); });
-  if (begun_.empty() && !told) return !graphs || idle > without_launches;
-  return idle > (begun_.empty() ? std::chrono::seconds(without_streams) : without_messages);
+  const bool messages = awaits_messages();
+  if (!messages && !told) return !graphs || idle > without_launches;
+  return idle > (messages ? without_messages : without_streams);
 }
 
 /// Lets all streams pass. Receives are cancelled: the program's buffers may be freed.
 void Service::abandon() {
   const WithoutProgressThread alone;
-  int waiting = 0;
+  int waiting = 0, begun = 0;
   left_.clear();
-  for (Begun& each : begun_) {
-    if (left_.empty()) left_ = each.call->name;
-    calls_.cancel(&each.request);
-    if (!each.call->steps.persistent) calls_.free(&each.request);
-    each.call->gate->open(each.call->passage);
-    if (!each.call->in_graph) each.call->release();
-  }
   for (const auto& stream : streams_) waiting += stream->abandon();
-  const std::size_t begun = begun_.size();
+  for (Begun& each : begun_) {
+    EnqueuedCall* const call = each.call;
+    if (!call->is_early && begun++ == 0) left_ = call->name;
+    if (each.request != MPI_REQUEST_NULL) calls_.cancel(&each.request);
+    if (each.request != MPI_REQUEST_NULL && !call->steps.persistent) calls_.free(&each.request);
+    call->gate->open(call->passage);
+    if (!call->in_graph) call->release();
+  }
   begun_.clear();
   streams_.clear();
   if (begun != 0)
     left_ = std::to_string(begun) + " enqueued operations have not completed (the first is " + left_ + "), and " +
-            std::to_string(waiting) + " behind them have not begun";
+            std::to_string(waiting) + " are behind them";
   else if (waiting != 0)
     left_ = std::to_string(waiting) + " enqueued operations have not begun, because their streams are busy";
   std::vector<FreedHandle> unused;

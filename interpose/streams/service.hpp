@@ -1,6 +1,10 @@
 // The thread of the library that carries out enqueued operations. It starts an operation, by the library's nonblocking
 // functions, when its stream has come to it, and opens its gate when it is complete. It never blocks in one, so that no
 // stream waits for another. It sleeps while nothing is enqueued.
+//
+// Messages begin early, so that they are matched when their streams come to them: the data are not touched before that
+// (support/early_start.hpp). They begin in the order in which they were enqueued, after all that was enqueued before.
+// What cannot wait like this begins when the stream comes to it.
 #pragma once
 
 #include <functional>

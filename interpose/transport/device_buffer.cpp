@@ -128,6 +128,7 @@ bool resolve_division(DeviceBuffer& operand, std::uintptr_t first_byte, const de
 /// Waits for the default streams of these parts' GPUs: a StreamMark stands for one GPU only, and none covers the parts
 /// that the host copies.
 void wait_for_default_streams(std::span<const device::Part> parts) {
+  if (device::is_ordered_by_stream()) return;
   std::set<int> gpus;
   for (const device::Part& part : parts)
     if (part.location.on_device() && gpus.insert(part.location.ordinal).second)

@@ -36,8 +36,8 @@ struct DeviceBuffer {
   int ordinal = 0;  ///< divided operand: one of its GPUs, negative if it has none
   Protocol protocol = Protocol::mapped_staging;
   std::shared_ptr<device::Division> division{};  ///< null if all data are in memory of GPU `ordinal`
-  device::StreamMark after{};    ///< position of the default stream at the time of this call; the buffer is not touched
-                                 ///< before it is reached
+  device::StreamMark after{};  ///< position of the default stream at the time of this call, or of the operation in the
+                               ///< stream where it is enqueued; the buffer is not touched before it is reached
   std::uint64_t allocation = 0;  ///< id of the memory, from the lowest byte on, at the time of this call; 0: not known
   Use use = Use::unknown;
   CheckedRef checked{};    ///< GPUDT_CHECK's; until the operation is over

@@ -115,6 +115,7 @@ void SegmentOutflow::publish() {
 
 /// Starts to pack the next part; false if there is none, or no room for it.
 bool SegmentOutflow::begin() {
+  if (!operand_.after.reached()) return false;  // others would lack the chunks meanwhile
   int chunk = -1;
   if (begun_ == descriptor_.bytes || packing_.size() + handed_over_.size() >= parts_in_flight || !find_chunk(chunk))
     return false;

@@ -1,6 +1,7 @@
 // What a message needs to be offered: a protocol, a descriptor, and an RTS that no probe confuses with another message.
 #include <optional>
 
+#include "interpose/support/early_start.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/descriptors.hpp"
 #include "interpose/transport/peer/peer.hpp"
@@ -41,6 +42,10 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     return std::nullopt;
   };
   if (!may_offer(to.comm)) return not_offered("there are no peer transfers");
+  constexpr const char* too_early = "its stream has not come to it yet";
+  const bool early = EarlyStart::is_active();
+  // Refused now, it would be counted twice.
+  if (early && has_short_length(message.bytes) && is_plain(message.bytes)) return not_offered(too_early);
   // A probe finds the RTS of a short message like an ordinary message of that length.
   if (has_short_length(message.bytes)) peer_sends_plain(message.bytes, to.rank, to.tag, to.comm);
   const int rank = world_rank_of(to.comm, to.rank);
@@ -48,10 +53,13 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   const Traffic traffic{to.tag, message.bytes};
   UniqueLock lock(world->mutex);
   look_at(rank, route);
-  route.backing_off = route.receiver == Receiver::sharing && !message.on_host && abstains(rank, traffic);
+  route.backing_off = route.receiver == Receiver::sharing && !message.on_host &&
+                      (early ? would_abstain(rank, traffic) : abstains(rank, traffic));
   const Protocol protocol = choose_known(operand, rank, envelope, message, route);
   if (!row_of(protocol).recognise) return std::nullopt;
   const bool remote = protocol == Protocol::pipelined;
+  // Messages to a process on another node take turns, which it would keep until its stream comes to it.
+  if (early && remote) return not_offered(too_early);
   if (message.bytes < least_offered) {
     reclaim_descriptors();
     if (free_descriptors() < least_free_for_short) return not_offered("as many are under way as short ones may be");

@@ -179,8 +179,8 @@ bool RendezvousSender::describe_in_place() {
 /// Data in the program's buffer are ready once the program's own work is over.
 void RendezvousSender::make_ready() {
   const bool described = descriptor_.from.memory.size != 0;
-  if (described && descriptor_.ready.load(std::memory_order_relaxed) == 0 && operand_.after.reached())
-    descriptor_.ready.store(descriptor_.bytes, std::memory_order_release);
+  if (!described || descriptor_.ready.load(std::memory_order_relaxed) != 0 || !operand_.after.reached()) return;
+  descriptor_.ready.store(descriptor_.bytes, std::memory_order_release);
 }
 
 void RendezvousSender::pack_next_part() {
@@ -286,6 +286,10 @@ bool RendezvousSender::step() {
 /// Takes the offer back if the receiver has not claimed it in time, so that its data go to the descriptor.
 void RendezvousSender::withdraw() try {
   if (!may_be_buffered()) return;
+  if (!operand_.after.reached()) {
+    offered_at_ = engine_time();  // the receiver cannot fetch the data yet
+    return;
+  }
   const int under_way = world->short_under_way[static_cast<std::size_t>(world_)].load(std::memory_order_relaxed);
   const auto now = engine_time();
   const auto idle = now - std::max(offered_at_, taken_at(world_));
