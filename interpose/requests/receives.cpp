@@ -120,8 +120,10 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
     return guarded(owner, call, [&] {
       WatchedBuffer watched{.program = program, .bytes = peek.bytes_on_host};
       if (peer_wants_room(watched.bytes)) watched.with_room = receive_with_room(program);
-      if (!watched.with_room) return watched_start(pmpi, program, std::move(watched), owner, selects, request);
-      const Outgoing into = watched.with_room->message();
+      if (!watched.with_room && peer_receives_bytes_alone()) watched.info = datatype::type_info(type);
+      const Outgoing into = watched.with_room ? watched.with_room->message()
+                            : watched.info    ? HostReceive(buf, count, type, watched.info).message()
+                                              : program;
       return watched_start(pmpi, into, std::move(watched), owner, selects, request);
     });
   return guarded(owner, call, [&, buf = buf, asked = asked, type = type] {

@@ -231,3 +231,23 @@ TEST_CASE("one thread probes a host message behind a device message that another
     CHECK(wrong == 0);
   }
 }
+
+// An RTS ends within an element of these types.
+TEST_CASE("messages from a GPU come to pending receives of elements in host memory", "[peer]") {
+  if (!all_have_partners()) return;
+  for (MPI_Datatype basic : {MPI_INT, MPI_DOUBLE, MPI_LONG_DOUBLE, MPI_C_DOUBLE_COMPLEX})
+    for (const int count : {60, 300, 2000, 40000}) {
+      const Type type = plain(basic);
+      step(type.text() + ", " + std::to_string(count));
+      Buffer out(Place::device, type, count), in(Place::host, type, count);
+      out.fill(key_of(rank(), count));
+      in.poison();
+      MPI_Request request = MPI_REQUEST_NULL;
+      MPI_OK(MPI_Irecv(in.address(), count, type, partner(), 7, comm(), &request));
+      lock_step();
+      MPI_OK(MPI_Send(out.address(), count, type, partner(), 7, comm()));
+      MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+      in.expect(stream_of(type, count, key_of(partner(), count)));
+      CHECK(in.difference() == "");
+    }
+}

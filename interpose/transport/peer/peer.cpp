@@ -290,12 +290,6 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
 
 namespace {
 
-/// Whether only bytes may be received of a message that ends within an element, as an RTS may: MPICH's datatype engine,
-/// yaksa, ends the program if a part of an element comes.
-bool receives_bytes_alone() {
-  return widest_received_in_parts() == 0;
-}
-
 bool may_come_in_parts(const datatype::TypeInfo& info) {
   return info.widest_element() <= widest_received_in_parts();
 }
@@ -306,11 +300,11 @@ HostReceive::HostReceive(void* buf, int count, MPI_Datatype type, datatype::Type
     : buf_(buf), count_(count), type_(type), info_(std::move(info)) {
   if (!info_ || may_come_in_parts(*info_)) return;
   const datatype::Shape shape = info_->layout().shape(count);
-  if (shape.kind != datatype::ShapeKind::contiguous || (apart && receives_bytes_alone())) {
+  if (shape.kind != datatype::ShapeKind::contiguous || (apart && peer_receives_bytes_alone())) {
     packed_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes()));
     // truncated() looks for an RTS here, also if MPI has written nothing.
     std::memset(packed_.get(), 0, std::min(static_cast<std::size_t>(bytes()), sizeof(RendezvousRequest)));
-  } else if (receives_bytes_alone()) {
+  } else if (peer_receives_bytes_alone()) {
     bytes_at_ = static_cast<std::byte*>(buf) + shape.offset;
   }
 }
@@ -390,7 +384,7 @@ std::shared_ptr<ReceivePayload> peer_blocking_receive(void* buf, int count, MPI_
   if (type == MPI_DATATYPE_NULL || count < 0) return nullptr;
   const std::int64_t bytes = bytes_in(count, type);
   const bool wants_room = peer_wants_room(bytes);
-  if (!wants_room && datatype::basic_types.size(type) != 0 && !receives_bytes_alone()) return nullptr;
+  if (!wants_room && datatype::basic_types.size(type) != 0 && !peer_receives_bytes_alone()) return nullptr;
   const datatype::TypeInfoRef info = wants_room || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
   if (bytes > 0 && buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI reports it
   if (wants_room) return info ? std::make_shared<ReceiveWithRoom>(buf, count, info) : nullptr;

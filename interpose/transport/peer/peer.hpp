@@ -428,6 +428,11 @@ class ReceiveWithRoom : public ReceivePayload {
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< of a message that is not too long
 };
 
+/// Whether only bytes may be received of a message that ends within an element, as an RTS may: MPICH's datatype engine,
+/// yaksa, ends the program if a part of an element comes.
+inline bool peer_receives_bytes_alone() {
+  return widest_received_in_parts() == 0;
+}
 /// Whether an RTS may come to a nonblocking receive into host memory; if not, MPI can have the receive unchanged.
 bool peer_may_reach_host(int count, MPI_Datatype type);
 /// The payload for such a receive; null if no RTS may come.
