@@ -26,14 +26,9 @@ struct Known {
 };
 auto& known = never_destroyed<Known>();
 
-/// Whether passage `told` is `number` or comes after it.
-bool reached(std::uint32_t told, std::uint32_t number) {
-  return static_cast<std::int32_t>(told - number) >= 0;
-}
-
 /// Whether the stream has come to the call, which is in no graph.
 bool has_come_to(const EnqueuedCall* call) {
-  return reached(call->gate->told(), call->passage);
+  return call->gate->has_told(call->passage);
 }
 
 /// Whether a launch of its graph has come to the call, which has not begun.
