@@ -2,6 +2,7 @@
 // meanwhile (streams/service.hpp).
 #pragma once
 
+#include <atomic>
 #include <utility>
 
 #include "device/device.hpp"
@@ -13,7 +14,9 @@ namespace gpudt::interpose {
 class EarlyStart {
  public:
   explicit EarlyStart(const device::StreamMark& mark)
-      : ordered_(/*ordered=*/true, mark), outer_(std::exchange(current, this)) {}
+      : ordered_(/*ordered=*/true, mark), outer_(std::exchange(current, this)) {
+    any.store(true, std::memory_order_relaxed);
+  }
   ~EarlyStart() { current = outer_; }
   EarlyStart(const EarlyStart&) = delete;
   EarlyStart& operator=(const EarlyStart&) = delete;
@@ -21,14 +24,16 @@ class EarlyStart {
   bool refused() const { return refused_; }
 
   /// Whether the calling thread starts an operation early.
-  static bool is_active() { return current != nullptr; }
+  static bool is_active() { return any.load(std::memory_order_relaxed) && current != nullptr; }
   /// Refuses that operation; false if there is none.
   static bool refuse() {
-    if (current == nullptr) return false;
+    if (!is_active()) return false;
     return current->refused_ = true;
   }
 
  private:
+  /// Whether there has been one, so that programs without streams do not look for the thread's.
+  static inline constinit std::atomic<bool> any{false};
   static inline constinit thread_local EarlyStart* current = nullptr;
 
   const device::OrderedByStream ordered_;
