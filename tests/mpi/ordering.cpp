@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/mpi/held_stream.hpp"
 
 using namespace gpudt::test;
 
@@ -173,27 +173,6 @@ Stream combined(int bytes, int number) {
   }
   return sum;
 }
-
-/// The default stream waits until this object's end, or release().
-class HeldStream {
- public:
-  HeldStream() {
-    const auto wait = [](void* held) {
-      while (!static_cast<std::atomic<bool>*>(held)->load()) std::this_thread::yield();
-    };
-    REQUIRE(cudaLaunchHostFunc(nullptr, wait, &released_) == cudaSuccess);
-  }
-  ~HeldStream() {
-    release();
-    cudaStreamSynchronize(nullptr);
-  }
-  HeldStream(const HeldStream&) = delete;
-  HeldStream& operator=(const HeldStream&) = delete;
-  void release() { released_ = true; }
-
- private:
-  std::atomic<bool> released_{false};
-};
 
 }  // namespace
 

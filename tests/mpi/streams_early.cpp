@@ -1,10 +1,10 @@
 // Messages that are matched before their streams have come to them.
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
 
+#include "tests/mpi/held_stream.hpp"
 #include "tests/mpi/pending_sums.hpp"
 #include "tests/mpi/streams.hpp"
 
@@ -13,29 +13,6 @@ using namespace gpudt::test;
 namespace {
 
 constexpr int count = 300;
-
-/// Holds up a stream until open().
-class Barred {
- public:
-  explicit Barred(cudaStream_t stream) : stream_(stream) {
-    const auto wait = [](void* opened) {
-      while (!static_cast<std::atomic<bool>*>(opened)->load())
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-    };
-    REQUIRE(cudaLaunchHostFunc(stream, wait, &opened_) == cudaSuccess);
-  }
-  ~Barred() {
-    open();
-    cudaStreamSynchronize(stream_);
-  }
-  Barred(const Barred&) = delete;
-  Barred& operator=(const Barred&) = delete;
-  void open() { opened_ = true; }
-
- private:
-  cudaStream_t stream_;
-  std::atomic<bool> opened_{false};
-};
 
 /// Tells the partner that this rank is so far, and waits until it is.
 void meet_partner() {
@@ -66,12 +43,12 @@ TEST_CASE("A message is matched before its stream has come to it, and sent after
     numbers.clear(stream.cuda());
     stream.synchronize();
     if (rank() % 2 == 0) {
-      Barred barred(stream.cuda());
+      HeldStream held(stream.cuda());
       numbers.write(stream.cuda(), first_of(rank(), 0));
       MPI_OK(MPIX_Send_enqueue(numbers.device(), length, MPI_DOUBLE, partner(), 3, stream.comm()));
       numbers.clear(stream.cuda());
       meet_partner();
-      barred.open();
+      held.release();
       stream.synchronize();
     } else {
       int found = 0;
@@ -116,14 +93,14 @@ TEST_CASE("A receive that is matched early leaves its buffer alone until its str
     } else {
       numbers.write(stream.cuda(), 7);
       stream.synchronize();
-      Barred barred(stream.cuda());
+      HeldStream held(stream.cuda());
       REQUIRE(cudaMemcpyAsync(before.host(), numbers.device(), count * sizeof(double), cudaMemcpyDefault,
                               stream.cuda()) == cudaSuccess);
       MPI_OK(MPIX_Recv_enqueue(numbers.device(), count, MPI_DOUBLE, partner(), 4, stream.comm(), MPI_STATUS_IGNORE));
       numbers.read(stream.cuda());
       meet_partner();
       meet_partner();
-      barred.open();
+      held.release();
       stream.synchronize();
       CHECK(before.values() == counted(count, 7));
       CHECK(numbers.values() == counted(count, first_of(partner(), 1)));
@@ -220,7 +197,7 @@ TEST_CASE("What is enqueued behind the launch of a graph is not matched before t
     REQUIRE(cudaStreamEndCapture(stream.cuda(), &graph) == cudaSuccess);
     REQUIRE(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
     {
-      Barred barred(stream.cuda());
+      HeldStream held(stream.cuda());
       send(first);
       REQUIRE(cudaGraphLaunch(executable, stream.cuda()) == cudaSuccess);
       send(last);
