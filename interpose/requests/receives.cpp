@@ -120,9 +120,9 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
     return guarded(owner, call, [&] {
       WatchedBuffer watched{.program = program, .bytes = peek.bytes_on_host};
       if (peer_wants_room(watched.bytes)) watched.with_room = receive_with_room(program);
-      if (!watched.with_room && peer_receives_bytes_alone()) watched.info = datatype::type_info(type);
+      if (!watched.with_room && peer_receives_bytes_alone()) watched.info = datatype::type_info(program.type);
       const Outgoing into = watched.with_room ? watched.with_room->message()
-                            : watched.info    ? HostReceive(buf, count, type, watched.info).message()
+                            : watched.info    ? HostReceive(program.room(), count, program.type, watched.info).message()
                                               : program;
       return watched_start(pmpi, into, std::move(watched), owner, selects, request);
     });
