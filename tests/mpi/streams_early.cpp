@@ -114,6 +114,7 @@ TEST_CASE("Messages that begin early and ones that cannot stay in order", "[stre
   const EnqueuingStream stream;
   for (const bool receives_in_stream : {false, true}) {
     std::vector<std::unique_ptr<Mixed>> all;
+    all.reserve(messages);
     for (int i = 0; i < messages; ++i) all.push_back(std::make_unique<Mixed>(rank() % 2 == 0 ? i : i + 1));
     const bool sends = rank() % 2 == 0;
     for (const auto& each : all) each->numbers.clear(stream.cuda());

@@ -182,6 +182,7 @@ TEST_CASE("Random messages of several streams", "[streams][early]") {
   if (ranks() < 2) return;
   std::mt19937_64 random = random_numbers("streams");
   std::vector<std::unique_ptr<EnqueuingStream>> streams;
+  streams.reserve(stream_count);
   for (int i = 0; i < stream_count; ++i) streams.push_back(std::make_unique<EnqueuingStream>());
   for (int round = 0; round < scaled(8); ++round) {
     INFO("round " << round);
