@@ -162,8 +162,9 @@ void read_environment() {
 
 bool choose_gpu() {
   if (session.host_only) return true;
-  const cudaError_t error = cudaGetDeviceCount(&session.gpus);
-  if (error == cudaSuccess && session.gpus > 0) return cudaSetDevice(session.rank % session.gpus) == cudaSuccess;
+  cudaError_t error = cudaGetDeviceCount(&session.gpus);
+  if (error == cudaSuccess && session.gpus > 0) error = cudaSetDevice(session.rank % session.gpus);
+  if (error == cudaSuccess && session.gpus > 0) return true;
   say(who() + "no GPU (" + cudaGetErrorString(error) + "); preload libgpudt-sim.so or set GPUDT_TEST_HOST=1\n");
   return false;
 }
