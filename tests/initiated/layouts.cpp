@@ -179,7 +179,7 @@ int some_count(Random& random, const RandomType& type) {
 
 TEST_CASE("moves between random layouts", "[initiated]") {
   constexpr datatype::ListLimits no_lists{0, 1, 0, 0};
-  const std::int64_t trees = unit_trees(40);
+  const std::int64_t trees = unit_trees(20);
   for (std::int64_t i = 0; i < trees; ++i) {
     Random random(static_cast<std::uint64_t>(i));
     const RandomType from(random.engine, {});

@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 enum {
-  yields = 20, /* before each sleep: gpudt may look for messages of each of many windows */
+  yields = 4, /* before each sleep: gpudt may look for messages of several windows */
   /* Each sleep takes a quarter of the time waited so far, within bounds: on a virtual machine it costs 20 us of a
      processor, however short it is. */
   part_of_wait = 4,
   least_nanoseconds = 5 * 1000,
-  most_nanoseconds = 200 * 1000,
+  most_nanoseconds = 1000 * 1000,
   worked_nanoseconds = 20 * 1000 /* between two calls: what the thread waited for has come meanwhile */
 };
 
