@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bitset>
 #include <cstddef>
 #include <utility>
-#include <vector>
 
 #include "interpose/engine/engine.hpp"
+#include "interpose/engine/polled_list.hpp"
 #include "interpose/mpi/workarounds.hpp"
 
 namespace gpudt::interpose {
@@ -27,39 +26,42 @@ class RequestSet {
     int error;
   };
 
-  std::size_t size() const { return requests_.size(); }
-  const std::vector<Owner>& owners() const { return owners_; }
+  std::size_t size() const { return list_.size(); }
+  /// Calls act(owner) for each.
+  template <class Act>
+  void each_owner(const Act& act) {
+    for_each([&](MPI_Request, Owner& owner) { act(owner); });
+  }
   /// MPI_REQUEST_NULL if there is none of this owner.
-  MPI_Request request_of(const Owner& owner) const {
-    const auto at = std::find(owners_.begin(), owners_.end(), owner);
-    return at == owners_.end() ? MPI_REQUEST_NULL : requests_[static_cast<std::size_t>(at - owners_.begin())];
+  MPI_Request request_of(const Owner& wanted) {
+    MPI_Request found = MPI_REQUEST_NULL;
+    for_each([&](MPI_Request request, const Owner& owner) {
+      if (owner == wanted) found = request;
+    });
+    return found;
   }
-  /// Makes room for `size` requests, up to which add() takes no memory; grows by doubling.
-  void reserve(std::size_t size) {
-    if (requests_.capacity() >= size && owners_.capacity() >= size) return;
-    requests_.reserve(std::max(size, 2 * requests_.capacity()));
-    owners_.reserve(std::max(size, 2 * owners_.capacity()));
-  }
-  void add(MPI_Request request, Owner owner) {
-    owners_.push_back(std::move(owner));
-    requests_.push_back(request);
-  }
+  /// As those of PolledList.
+  void tidy() { list_.tidy(); }
+  void reserve(std::size_t size) { list_.reserve(size); }
+  void add(MPI_Request request, Owner owner) { list_.add(request, std::move(owner)); }
 
-  /// Removes requests that have ended, from all or from a window that moves on from call to call, and calls
-  /// `take(ended)` for each, which may add others. Returns how many.
+  /// Removes requests that have ended, from all or from windows of the list, and calls `take(ended)` for each, which
+  /// may add others. Returns how many.
   ///
   /// Tests again once some have ended, until nothing more has: MPI may deliver messages one at a time, as UCX does
   /// after idle polls, and their data are better moved together. A test that finds nothing lets MPI deliver more, which
-  /// the next one finds.
+  /// the next one finds. But of thousands it leaves the rest to the next call: what the caller does for each of these
+  /// uses the memory that it used for the last ones, while that is in the caches.
   template <class Take>
   int test(Tests tests, Take take) {
-    constexpr int looks_in_vain = 2;
+    list_.tidy();
+    if (tests == Tests::all) return test_all(take);
+    constexpr int looks_in_vain = 2, most_ended = 128;
     int ended = 0;
     // Within MPI's progress tests only windows that may have ended requests: MPI's tests walk through queued sends.
-    const bool driven = tests == Tests::some && engine_driven_by_mpi();
-    if (tests == Tests::all) next_ = 0;
-    for (int left = 1; tests == Tests::all ? next_ < requests_.size() : left > 0;) {
-      const int now = driven && ended == 0 && !window_may_have_ended() ? pass_window() : test_window(take);
+    const bool driven = engine_driven_by_mpi();
+    for (int left = 1; left > 0 && ended < most_ended;) {
+      const int now = look(take, driven && ended == 0);
       ended += now;
       left = now != 0 ? looks_in_vain : left - 1;
     }
@@ -67,61 +69,70 @@ class RequestSet {
   }
 
  private:
-  static constexpr std::size_t window = 64;  ///< requests; bounds the cost of a test when very many are pending
+  using List = PolledList<MPI_Request, Owner>;
+  using Window = typename List::Window;
 
-  std::size_t begin_window() {
-    if (next_ >= requests_.size()) next_ = 0;
-    return std::min(window, requests_.size() - next_);
-  }
-  bool window_may_have_ended() {
-    const std::size_t count = begin_window();
-    return std::any_of(requests_.data() + next_, requests_.data() + next_ + count, request_may_be_complete);
-  }
-  int pass_window() {
-    next_ += begin_window();
-    return 0;
+  template <class Act>
+  void for_each(const Act& act) {
+    const Window all = list_.all();
+    for (std::size_t at = all.begin; at < all.end; ++at) act(list_.keys()[at], list_.template value<1>(at));
   }
 
-  /// Tests a window by one MPI_Testsome, which enters MPI's progress once. The window stays if some have ended.
   template <class Take>
-  int test_window(Take& take) {
-    if (requests_.empty()) return 0;
-    const std::size_t count = begin_window();
-    int indices[window];
-    MPI_Status statuses[window];
-    int done = 0;
-    const int code = test_some(static_cast<int>(count), requests_.data() + next_, &done, indices, statuses);
-    if (done <= 0) {  // MPI_UNDEFINED, if there is none
-      next_ += count;
-      return 0;
+  int test_all(Take& take) {
+    int ended = 0;
+    for (std::size_t passed = 0; passed < list_.size();) {
+      const Window all = list_.all();
+      const Window window{all.begin + passed, std::min(all.begin + passed + List::window, all.end)};
+      const int now = test_window(window, take);
+      ended += now;
+      if (now == 0) passed += window.size();
     }
-    std::array<Ended, window> ended;
-    std::bitset<window> gone;
+    return ended;
+  }
+
+  /// At the oldest requests and, if none of these has ended, at others.
+  template <class Take>
+  int look(Take& take, bool only_if_ended) {
+    const auto test = [&](const Window& window) {
+      return only_if_ended && !may_have_ended(window) ? 0 : test_window(window, take);
+    };
+    if (const int ended = test(list_.oldest()); ended != 0) return ended;
+    const Window beyond = list_.beyond(List::window);
+    list_.pass(beyond);
+    return test(beyond);
+  }
+
+  bool may_have_ended(const Window& window) {
+    return std::any_of(list_.keys() + window.begin, list_.keys() + window.end, request_may_be_complete);
+  }
+
+  /// Tests a window by one MPI_Testsome, which enters MPI's progress once.
+  template <class Take>
+  int test_window(const Window& window, Take& take) {
+    if (window.size() == 0) return 0;
+    int indices[List::window];
+    MPI_Status statuses[List::window];
+    int done = 0;
+    MPI_Request* const requests = list_.keys() + window.begin;
+    const int code = test_some(static_cast<int>(window.size()), requests, &done, indices, statuses);
+    if (done <= 0) return 0;  // MPI_UNDEFINED, if there is none
+    std::array<Ended, List::window> ended;
+    typename List::Marks gone;
     for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) {
       const auto at = static_cast<std::size_t>(indices[i]);
       gone.set(at);
       const int error = code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS;
       // Open MPI's own numbers are negative; it translates them for handlers.
-      ended[i] = {std::move(owners_[next_ + at]), requests_[next_ + at], statuses[i],
+      ended[i] = {std::move(list_.template value<1>(window.begin + at)), requests[at], statuses[i],
                   error < 0 ? MPI_ERR_OTHER : error};
     }
-    // The last requests fill the gaps, so that a long list is not shifted.
-    for (std::size_t at = count; at-- > 0;)
-      if (gone.test(at)) remove(next_ + at);
+    list_.remove(window, gone);
     for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) take(ended[i]);
     return done;
   }
 
-  void remove(std::size_t at) {
-    requests_[at] = requests_.back();
-    if (at + 1 != owners_.size()) owners_[at] = std::move(owners_.back());
-    requests_.pop_back();
-    owners_.pop_back();
-  }
-
-  std::vector<MPI_Request> requests_;
-  std::vector<Owner> owners_;
-  std::size_t next_ = 0;  ///< where the next window begins
+  List list_;
 };
 
 }  // namespace gpudt::interpose

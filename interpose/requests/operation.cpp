@@ -217,17 +217,18 @@ ErrorOwner Operations::owner(const Operation& operation) {
   return operation.owner;
 }
 
-bool Operations::only_receives() const {
-  return packing_.empty() && arrived_.empty() && following_.empty() &&
-         std::all_of(inner_.owners().begin(), inner_.owners().end(),
-                     [](const Operation* operation) { return may_never_end(*operation); });
+bool Operations::only_receives() {
+  bool only = packing_.empty() && arrived_.empty() && sending_.empty() && moving_.empty();
+  inner_.each_owner([&](const Operation* operation) { only = only && may_never_end(*operation); });
+  return only;
 }
 
 /// Cancels receives into device memory, or into host memory. The latter are operations only because they may get an
 /// RTS; without this library MPI_Finalize would not wait for them.
 void Operations::cancel_receives(bool on_device) {
-  for (Operation* operation : inner_.owners())
+  inner_.each_owner([&](Operation* operation) {
     if (may_never_end(*operation) && operation->on_device == on_device) operation->cancel_wanted = true;
+  });
   cancels_.fetch_add(1);
 }
 

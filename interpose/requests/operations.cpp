@@ -21,8 +21,9 @@ namespace {
 
 /// A pass stops looking for sends to issue after this number of peers whose first deferred send is still packing.
 constexpr int blocked_peers_max = 16;
-/// Number of operations whose data are under way that a step checks.
-constexpr std::size_t following_window = 64;
+/// Of the operations whose data are under way, those that a step checks beside the oldest: each takes several cache
+/// lines, which are not in the caches.
+constexpr std::size_t others_checked = 16;
 
 /// Fails the operation with a caught exception, which is rethrown if it is the program's. Takes no memory.
 void fail_operation(Operation& operation, const char* doing, const std::exception& failure) {
@@ -61,6 +62,9 @@ int Operations::poll(Tests tests) {
   const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
   given_.store(0, std::memory_order_relaxed);
   release_retired();
+  inner_.tidy();
+  sending_.tidy();
+  moving_.tidy();
   int completions = look_at_watched(tests);
   take_incoming();
   if (cancels) cancel_wanted();
@@ -68,7 +72,8 @@ int Operations::poll(Tests tests) {
   completions += test_inner(tests);
   completions += look_for_lost();
   start_arrived();
-  return completions + finish(tests);
+  completions += finish(moving_, tests);
+  return completions + finish(sending_, tests);
 }
 
 /// If memory is short, throws and leaves the operations where they are.
@@ -90,7 +95,10 @@ void Operations::take_incoming() {
 
 void Operations::enter(Operation* operation) {
   const bool arrived = operation->step == Step::reading || operation->step == Step::starting;
-  (arrived ? arrived_ : following_).push_back(operation);
+  if (arrived)
+    arrived_.push_back(operation);
+  else
+    (operation->moved.is(Kind::send) ? sending_ : moving_).add(operation);
 }
 
 /// Takes an operation whose message has arrived, or that has no real request.
@@ -102,10 +110,12 @@ void Operations::follow_up(Operation* operation) {
 }
 
 void Operations::make_room() {
-  const std::size_t all = in_packing_ + inner_.size() + arrived_.size() + following_.size() + incoming_.size();
+  const std::size_t all =
+      in_packing_ + inner_.size() + arrived_.size() + sending_.size() + moving_.size() + incoming_.size();
   inner_.reserve(all);
-  for (auto* const list : {&arrived_, &following_})
-    if (list->capacity() < all) list->reserve(std::max(all, 2 * list->capacity()));
+  sending_.reserve(all);
+  moving_.reserve(all);
+  if (arrived_.capacity() < all) arrived_.reserve(std::max(all, 2 * arrived_.capacity()));
 }
 
 /// Hands packed sends to MPI, in program order for each peer.
@@ -282,7 +292,7 @@ void Operations::start_arrived() {
       continue;
     }
     sieve.drop();
-    following_.push_back(operation);
+    enter(operation);
   }
 }
 
@@ -329,32 +339,40 @@ bool Operations::is_over(Operation* operation) {
   }
 }
 
-/// Completes operations whose data have moved. Checks all or, for Tests::some, a window that moves on from call to
-/// call. Goes on while it finds some.
-int Operations::finish(Tests tests) {
+/// Completes operations whose data have moved. Checks all or, for Tests::some, the oldest, as long as it finds some,
+/// then some of the others.
+int Operations::finish(PolledList<Operation*>& list, Tests tests) {
+  if (tests == Tests::all) return finish(list, list.all());
   int completions = 0;
-  if (tests == Tests::all) next_ = 0;
-  const std::size_t window = tests == Tests::all ? following_.size() : std::min(following_window, following_.size());
-  for (std::size_t left = window; left > 0 && !following_.empty(); --left) {
-    if (next_ >= following_.size()) next_ = 0;
-    Operation* const operation = following_[next_];
-    bool over = true;
-    try {
-      over = is_over(operation);
-    } catch (const std::exception& error) {
-      fail_operation(*operation, "moving the data of a message", error);
-    }
-    if (!over) {
-      ++next_;
+  while (const int found = finish(list, list.oldest())) completions += found;
+  if (completions != 0) return completions;
+  const PolledList<Operation*>::Window beyond = list.beyond(others_checked);
+  list.pass(beyond);
+  return finish(list, beyond);
+}
+
+int Operations::finish(PolledList<Operation*>& list, const PolledList<Operation*>::Window& window) {
+  int completions = 0;
+  for (std::size_t at = window.begin; at < std::min(window.end, list.all().end);) {
+    Operation* const operation = list.keys()[at];
+    if (!is_over_or_failed(operation)) {
+      ++at;
       continue;
     }
-    following_[next_] = following_.back();  // so that a long list is not shifted
-    following_.pop_back();
+    at = list.remove(at);
     complete(operation);
     ++completions;
-    left = std::max(left, window);
   }
   return completions;
+}
+
+bool Operations::is_over_or_failed(Operation* operation) {
+  try {
+    return is_over(operation);
+  } catch (const std::exception& error) {
+    fail_operation(*operation, "moving the data of a message", error);
+    return true;
+  }
 }
 
 namespace {
@@ -417,8 +435,9 @@ RequestWay engine_way_of(MPI_Request request) {
 }
 
 void Operations::cancel_wanted() {
-  for (Operation* operation : inner_.owners())
+  inner_.each_owner([](Operation* operation) {
     if (operation->cancel_wanted.exchange(false)) PMPI_Cancel(&operation->inner);
+  });
 }
 
 }  // namespace gpudt::interpose

@@ -14,6 +14,7 @@
 
 #include "base/mutex.hpp"
 #include "interpose/engine/engine.hpp"
+#include "interpose/engine/polled_list.hpp"
 #include "interpose/engine/request_set.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/watched.hpp"
@@ -105,11 +106,13 @@ class Operations final : public Polled {
   void start_arrived();
   int look_for_lost();
   bool is_over(Operation* operation);
-  int finish(Tests tests);
+  bool is_over_or_failed(Operation* operation);
+  int finish(PolledList<Operation*>& list, Tests tests);
+  int finish(PolledList<Operation*>& list, const PolledList<Operation*>::Window& window);
   int look_at_watched(Tests tests);
   void complete(Operation* operation);
   void cancel_wanted();
-  bool only_receives() const;
+  bool only_receives();
   void cancel_receives(bool on_device);
   void issued(const Operation& operation);
   bool is_issued(const SendChannel& channel, std::uint64_t number);
@@ -136,11 +139,11 @@ class Operations final : public Polled {
   std::unordered_map<SendChannel, std::deque<Operation*>, ChannelHash> packing_;
   std::size_t in_packing_ = 0;  ///< number of sends in packing_
   RequestSet<Operation*> inner_;
-  std::vector<Operation*> arrived_;    ///< Step::reading or Step::starting
-  std::vector<Operation*> following_;  ///< the others whose real operations have ended, or that have none
-  std::size_t next_ = 0;               ///< the place in following_ where the next step begins
-  int lost_ = 0;                       ///< operations that have got Step::lost since look_for_lost()
-  int reading_ = 0;                    ///< operations in arrived_ with Step::reading
+  std::vector<Operation*> arrived_;  ///< Step::reading or Step::starting
+  /// The others whose real operations have ended, or that have none: sends, which the receiver ends, and the rest.
+  PolledList<Operation*> sending_, moving_;
+  int lost_ = 0;     ///< operations that have got Step::lost since look_for_lost()
+  int reading_ = 0;  ///< operations in arrived_ with Step::reading
 };
 
 extern Operations& operations;
