@@ -9,12 +9,14 @@
 // Python before it imports mpi4py, the first call of an exported function fills the tables.
 #include <dlfcn.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -187,14 +189,23 @@ extern "C" void gpudt_find_mpi() {
 
 namespace {
 
+/// Whether a control daemon of CUDA MPS has been started, through which CUDA then reaches the GPU.
+bool has_mps() {
+  const char* const given = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  const std::string folder = given != nullptr && *given != '\0' ? given : "/tmp/nvidia-mps";
+  return access((folder + "/control").c_str(), F_OK) == 0;
+}
+
 /// Where the program enqueues operations in its streams, and the user says nothing else: as many connections to the GPU
 /// as CUDA has, since streams that share one wait for each other, also for a stream that waits for the host; and all
 /// kernels are loaded at the start. CUDA otherwise loads a kernel when it is first launched, for which it may wait
 /// until the operations before that launch are complete, and launches none of this library's kernels meanwhile: for
 /// ever.
+///
+/// MPS has 120 connections for all processes on a GPU: a fourth one with 32 would get no GPU.
 void prepare_for_streams() {
   if (!gpudt::interpose::makes_streams()) return;
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", has_mps() ? "8" : "32", /*overwrite=*/0);
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
 }
 

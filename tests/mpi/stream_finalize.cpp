@@ -1,11 +1,13 @@
-// MPI_Finalize with operations enqueued, for stream_finalize.py: says on stdout how it went.
+// MPI_Finalize with operations enqueued, for stream_finalize.py: says on stdout how it went. Or how many connections to
+// the GPU CUDA is to have.
 //
-// usage: stream-finalize pending|never|late|long
+// usage: stream-finalize pending|never|late|long|connections
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,6 +40,10 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (mode == "connections") {
+    say(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"));
+    return MPI_Finalize();
+  }
   int gpus = 1;
   cudaGetDeviceCount(&gpus);
   cudaSetDevice(rank % gpus);

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""MPI_Finalize waits for operations that are enqueued in streams, and says which do not complete: runs `stream-finalize`
-under mpirun.
+"""MPI_Finalize waits for operations that are enqueued in streams, and says which do not complete; CUDA has connections
+for streams, fewer where MPS has few: runs `stream-finalize` under mpirun.
 
 usage: stream_finalize.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO STREAM-FINALIZE
 """
 
+import pathlib
 import sys
+import tempfile
 import unittest
 
 from environment import RANKS, Run, run_cases
@@ -37,6 +39,16 @@ class Finalize(unittest.TestCase):
     def test_failed_late(self):
         results, text = self.results("late")
         self.assertEqual(results, ["rank 1: truncated"], text)
+
+    def test_connections(self):
+        with tempfile.TemporaryDirectory() as folder:
+            no_mps = f"CUDA_MPS_PIPE_DIRECTORY={folder}/none"
+            mps = f"CUDA_MPS_PIPE_DIRECTORY={folder}"
+            (pathlib.Path(folder) / "control").touch()
+            for expected, settings in (("32", [no_mps]), ("8", [mps]), ("5", [mps, "CUDA_DEVICE_MAX_CONNECTIONS=5"])):
+                with self.subTest(expected):
+                    run = Run("connections", *settings)
+                    self.assertEqual(run.results, [f"rank {rank}: {expected}" for rank in range(RANKS)], run.text)
 
 
 def main():
