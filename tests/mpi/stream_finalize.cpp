@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Info_create(&info);
   MPI_Info_set(info, "type", "cudaStream_t");
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): the handle itself is the value
   MPIX_Info_set_hex(info, "value", &cuda, sizeof cuda);
   MPIX_Stream_create(info, &stream);
   MPI_Info_free(&info);
