@@ -22,7 +22,7 @@ class PolledList {
     std::size_t begin, end;  ///< places
     std::size_t size() const { return end - begin; }
   };
-  static constexpr std::size_t window = 64;  ///< the most entries of one
+  static constexpr std::size_t window = 64;  ///< the most entries of one but all()
   using Marks = std::bitset<window>;
 
   std::size_t size() const { return end() - first_; }
@@ -71,7 +71,7 @@ class PolledList {
   void remove(const Window& from, const Marks& marked) {
     const bool old = from.begin < first_ + window;
     for (std::size_t i = 0; i < from.size(); ++i) {
-      const std::size_t place = old ? i : from.size() - 1 - i;  // the last entry is never a marked one then
+      const std::size_t place = old ? i : from.size() - 1 - i;  // the last entry is no other marked one then
       if (marked.test(place)) remove(from.begin + place);
     }
   }
@@ -88,7 +88,7 @@ class PolledList {
   Window all() const { return {first_, end()}; }
   Window oldest() const { return {first_, std::min(first_ + window, end())}; }
   /// At most `most` of those that are not among the oldest; the following ones after pass(). Each is reached in a lap,
-  /// whatever is added meanwhile.
+  /// whatever is added meanwhile, or, if it has taken the place of one that a lap had passed, in the next one.
   Window beyond(std::size_t most) {
     const std::size_t from = oldest().end;
     next_ = std::max(next_, from);

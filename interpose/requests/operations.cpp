@@ -340,7 +340,7 @@ bool Operations::is_over(Operation* operation) {
 }
 
 /// Completes operations whose data have moved. Checks all or, for Tests::some, the oldest, as long as it finds some,
-/// then some of the others.
+/// and some of the others if it finds none.
 int Operations::finish(PolledList<Operation*>& list, Tests tests) {
   if (tests == Tests::all) return finish(list, list.all());
   int completions = 0;
