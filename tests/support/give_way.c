@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum {
-  yields = 4, /* before each sleep: gpudt may look for messages of several windows */
+  yields = 20, /* before each sleep: gpudt may look for messages of each of many windows */
   /* Each sleep takes a quarter of the time waited so far, within bounds: on a virtual machine it costs 20 us of a
      processor, however short it is. */
   part_of_wait = 4,
